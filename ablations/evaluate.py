@@ -449,8 +449,9 @@ def render_table5(
         tasks: the rows, in order.
         evaluations: task name -> its evaluation; a task without one was skipped.
         languages: name of another task -> code of its language.
-        width: characters of a line. Within one, titles are wrapped, and columns without an entry
-            are left out.
+        width: characters of a line. Within one, titles are wrapped.
+
+    Columns without an entry are left out.
     """
     suite = {task.name: (task.title, task.label) for task in tasks}
     others = {
@@ -464,11 +465,11 @@ def render_table5(
         rows.append(("" if title == previous else title, label, *cells))
         previous = title
     head = [name or model for name in _HEAD]
-    if width is None:
-        return text_table(head, rows, labels=3)
     used = [0, *(n for n in range(1, len(head)) if any(row[n] for row in rows))]
     head, rows = [head[n] for n in used], [tuple(row[n] for n in used) for row in rows]
     labels = sum(n < 3 for n in used)
+    if width is None:
+        return text_table(head, rows, labels=labels)
     rest = text_table(["", *head[1:]], [("", *row[1:]) for row in rows], labels=labels)
     room = max(width - max(map(len, rest.splitlines())), _NARROWEST)
     filled = [(textwrap.fill(title, room), *entries) for title, *entries in rows]

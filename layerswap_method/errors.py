@@ -122,6 +122,14 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
+def size_text(*sizes: float) -> str:
+    """Return bytes as ``21.9 MB``; of several ``18 of 27 GB``, all in the unit of the last."""
+    last = sizes[-1]
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1))
+    name, unit = next((one for one in units if last >= one[1]), units[-1])
+    return f"{' of '.join(f'{size / unit:.3g}' for size in sizes)} {name}"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of a foreign exception's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

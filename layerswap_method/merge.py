@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, size_text
 from layerswap_method.file_names import MERGED_RECIPE
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import RecipeFile, read_recipe
@@ -141,7 +141,7 @@ def merge_prepared(prepared: PreparedMerge, bar: Bar = no_bar) -> Iterator[str]:
         nbytes = write_merge(merge, folder, options, texts, bar)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
-    yield f"{out}: {len(merge.tensors)} tensors in {nbytes / 1e9:.3g} GB{checked}"
+    yield f"{out}: {len(merge.tensors)} tensors in {size_text(nbytes)}{checked}"
 
 
 def _card_files(

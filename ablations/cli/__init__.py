@@ -21,6 +21,7 @@ import click
 
 from ablations.cli.json_output import has_json, has_option, print_json_error
 from ablations.cli.log import OPTIONS, with_loudness
+from ablations.drawing.text_table import fitted
 from ablations.machine.progress import has_finished_work
 from layerswap_method import NOT_ON_WINDOWS, __version__
 from layerswap_method.command_line import shown
@@ -139,7 +140,8 @@ class LazyGroup(click.Group):
                 if ctx.meta[_AS_JSON] and has_json(error):
                     print_json_error(error)
                     ctx.exit(error.exit_code)
-                error.message = printable(error.message)  # type: ignore[misc]
+                shown_text = fitted(f"Error: {printable(error.message)}", sys.stderr)
+                error.message = shown_text.removeprefix("Error: ")  # type: ignore[misc]
             raise error
 
 

@@ -51,30 +51,81 @@ def _completing(names: Callable[[], Iterable[str]], *, with_files: bool = True) 
     return complete
 
 
-def _completing_list(names: Callable[[], Iterable[str]]) -> Complete:
+def _completing_list(names: Callable[[click.Context], Iterable[str]]) -> Complete:
     """Return what completes the last of several names that are joined by commas."""
 
     def complete(
         context: click.Context, argument: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
         before, comma, last = incomplete.rpartition(",")
-        every = (name for name in names() if name.startswith(last))
+        every = (name for name in names(context) if name.startswith(last))
         return [CompletionItem(f"{before}{comma}{name}") for name in every]
 
     return complete
 
 
-def _benchmarks() -> Iterable[str]:
+def _benchmarks(_: click.Context) -> Iterable[str]:
     from ablations.tasks.catalog import TITLES
 
     return TITLES
 
 
-def _tasks() -> Iterable[str]:
+def _tasks(context: click.Context) -> Iterable[str]:
     from ablations.tasks.catalog import list_tasks
     from ablations.tasks.suites import read_suites
 
-    return (*(task.name for task in list_tasks()), *read_suites())
+    yield from (task.name for task in list_tasks())
+    yield from read_suites()
+    for folder in context.params.get("include_path") or ():
+        for file in sorted(Path(folder).rglob("*.yaml")):
+            yield from re.findall(
+                r"^task:[ '\"]*([^\s'\"]+)", file.read_text("utf-8"), re.MULTILINE
+            )
+
+
+def _languages(_: click.Context) -> Iterable[str]:
+    from ablations.tasks.catalog import list_tasks
+    from ablations.tasks.names import language_name
+
+    codes = sorted({task.language for task in list_tasks()})
+    return (*codes, *(language_name(code).lower() for code in codes))
+
+
+def _head(place: str) -> dict[str, Any]:
+    """Return what `run.json` of a run folder says; nothing where there is none, or an old one."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        head: dict[str, Any] = json.loads((Path(place) / "run.json").read_bytes())
+        if all("label" in model for model in head["models"]):
+            return head
+    return {"models": [], "cells": []}
+
+
+def _run_named(context: click.Context) -> str:
+    """Return the run folder of the argument ``RUN:MODEL``, which click leaves among `args`.
+
+    It does so before an option that lacks its value.
+    """
+    place = context.params.get("model") or next(iter(context.args), "")
+    return str(place).partition(":")[0]
+
+
+def complete_run_task(
+    context: click.Context, argument: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete a task of the run that the command names as ``RUN`` or ``RUN:MODEL``."""
+    cells = _head(_run_named(context))["cells"]
+    names = dict.fromkeys(task for cell in cells for task in cell["records"])
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def complete_other_model(
+    context: click.Context, argument: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete a model of the run that the command names, and as `complete_run_model` does."""
+    models = _head(_run_named(context))["models"]
+    names = [CompletionItem(model["label"]) for model in models]
+    of_run = [name for name in names if name.value.startswith(incomplete)]
+    return [*complete_run_model(context, argument, incomplete), *of_run]
 
 
 def complete_run_model(
@@ -82,10 +133,7 @@ def complete_run_model(
 ) -> list[CompletionItem[str]]:
     """Complete ``RUN:MODEL`` by the models of a run folder, and everything else as a file."""
     folder, colon, start = incomplete.partition(":")
-    names = list[str]()
-    with contextlib.suppress(OSError, ValueError, KeyError):  # no run, or an old one
-        head = json.loads((Path(folder) / "run.json").read_bytes())
-        names = [model["label"] for model in head["models"]]
+    names = [model["label"] for model in _head(folder)["models"]]
     if not colon or not names:
         return [CompletionItem(incomplete, type="file")]
     return [CompletionItem(f"{folder}:{name}") for name in names if name.startswith(start)]
@@ -139,6 +187,7 @@ def complete_in_bash() -> None:
 
 complete_place = _completing(tuple)
 complete_benchmarks = _completing_list(_benchmarks)
+complete_languages = _completing_list(_languages)
 complete_tasks = _completing_list(_tasks)
 complete_recipe = _completing(_recipe_names)
 complete_recipe_name = _completing(_recipe_names, with_files=False)

@@ -13,8 +13,11 @@ import click
 from ablations.cli.completion import (
     complete_benchmarks,
     complete_experts,
+    complete_languages,
+    complete_other_model,
     complete_place,
     complete_run_model,
+    complete_run_task,
     complete_study,
     complete_tasks,
 )
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     "--languages",
     "Codes or English names joined by commas, such as sw,telugu: of the benchmarks, of the tasks "
     "in --include-path, and in place of {lang} in --tasks.  [default: the paper's en,ja,bn,sw,te]",
+    shell_complete=complete_languages,
 )
 @names_option(
     "--benchmarks",
@@ -150,7 +154,11 @@ def evaluate(
 
 
 @click.command(short_help="List benchmarks, and tasks by language.")
-@names_option("--language", "Codes or names joined by commas, such as sw,spanish: tasks in these.")
+@names_option(
+    "--language",
+    "Codes or names joined by commas, such as sw,spanish: tasks in these.",
+    shell_complete=complete_languages,
+)
 @names_option(
     "--benchmark",
     "Names joined by commas, such as mgsm: tasks of these and of their variants.",
@@ -324,7 +332,7 @@ def search(study: str, dry_run: bool, budget: float | None, as_json: bool, **opt
     print_line(f"{result}\nTables and figures: layerswap report {result.folder}")
     if as_json:
         print_json(
-            folder=result.folder,
+            folder=result.folder.absolute(),
             taken=result.taken,
             finalists=result.finalists,
             rival=result.rival,
@@ -482,13 +490,18 @@ def power(study: str, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @click.argument("model", metavar="RUN[:MODEL]|MODEL", shell_complete=complete_run_model)
-@click.option("--task", metavar="NAME", help="The task; needed where the run has several.")
+@click.option(
+    "--task",
+    metavar="NAME",
+    shell_complete=complete_run_task,
+    help="The task; needed where the run has several.",
+)
 @click.option("--wrong", is_flag=True, help="Show only the items that the model has wrong.")
 @click.option("--item", type=click.IntRange(min=0), help="Show this item only, with whole texts.")
 @click.option(
     "--against",
     metavar="MODEL",
-    shell_complete=complete_run_model,
+    shell_complete=complete_other_model,
     help="Show a second model next to it: of the same run, RUN:MODEL or MODEL; items that differ.",
 )
 @click.option("--all", is_flag=True, help="With --against, show the items that do not differ, too.")

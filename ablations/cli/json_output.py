@@ -65,7 +65,10 @@ def print_lines(lines: Iterable[str], *, as_json: bool, **content: Any) -> None:
 def refuse_json_of(*, dry_run: bool, as_json: bool) -> None:
     """Refuse ``--json`` of a command that has `json_option` and only says what it would do."""
     if dry_run and as_json:
-        raise click.UsageError("--dry-run prints no JSON; leave out --json")
+        raise click.UsageError(
+            "--dry-run prints no JSON, as its plan is for people to read: leave out --json, or "
+            "leave out --dry-run for the results as JSON"
+        )
 
 
 def has_option(words: Sequence[str], option: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import click
 
+from ablations.drawing.text_table import fitted
 from ablations.machine.progress import Step, above, show_step, status_line
 from layerswap_method.errors import printable
 
@@ -38,9 +39,13 @@ _HTTP = ("httpcore", "httpcore2", "httpx", "httpx2", "urllib3")
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    """Print `text` on stdout, or on stderr; above the status line, if there is one."""
-    text = printable(text)
-    if not above(text, sys.stderr if err else sys.stdout):
+    """Print `text` on stdout, or on stderr; above the status line, if there is one.
+
+    On a terminal its lines are wrapped to fit.
+    """
+    stream = sys.stderr if err else sys.stdout
+    text = fitted(printable(text), stream)
+    if not above(text, stream):
         click.echo(text, err=err)
 
 
@@ -50,7 +55,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        text = printable(self.format(record))
+        text = fitted(printable(self.format(record)), sys.stderr)
         if not above(text):
             tqdm.write(text, file=sys.stderr)
 

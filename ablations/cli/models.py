@@ -13,6 +13,7 @@ from ablations.cli.completion import complete_place
 from ablations.cli.json_output import json_option, print_json, print_lines
 from ablations.cli.log import print_line, watched
 from ablations.cli.options import FILE, FOLDER, Place, folder_option, names_option
+from layerswap_method.errors import size_text
 
 
 @click.command(short_help="Show whether models can be merged as they are.")
@@ -62,7 +63,7 @@ def cache(models: tuple[str, ...], remove: bool, as_json: bool) -> None:
         print_json(models=listed, removed=remove)
     elif remove:
         for model in listed:
-            print_line(f"{model.name}: removed, {model.nbytes / 1e9:.3g} GB")
+            print_line(f"{model.name}: removed, {size_text(model.nbytes)}")
         if not listed:
             print_line("nothing to remove")
     else:

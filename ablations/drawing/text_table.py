@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import TextIO
 
 _COMMAND = re.compile("(?s)(.*[:;]) (layerswap [a-z-]+ .+)")
 """A text that ends with a command."""
@@ -34,9 +35,30 @@ def wrapped(text: str, width: int | None = None, *, first: str = "", indent: str
     return "\n".join([*lines, f"{indent}  {command}"] if command else lines)
 
 
-def terminal_width() -> int | None:
-    """Return the columns of the terminal that stdout is; None where it is a pipe or a file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """Return the columns of the terminal that a stream is; None where it is a pipe or a file.
+
+    Without a stream, of stdout.
+    """
+    is_terminal = (stream or sys.stdout).isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Return a text whose lines fit the terminal that `stream` is, else the text as it is.
+
+    A longer line goes on below, two blanks further in than it begins.
+    """
+    width = terminal_width(stream)
+    if width is None:
+        return text
+    lines = []
+    for line in text.split("\n"):
+        words = line.lstrip(" ")
+        start = " " * (len(line) - len(words))
+        is_long = len(line) > width
+        lines.append(wrapped(words, width, first=start, indent=f"{start}  ") if is_long else line)
+    return "\n".join(lines)
 
 
 def list_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:

@@ -19,7 +19,7 @@ from ablations.models.find import open_model
 from ablations.recipe_commands.find import new_file
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.stored import StoredTensor
-from layerswap_method.errors import InputError, counted
+from layerswap_method.errors import InputError, counted, size_text
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.partial import ensure_there
 from layerswap_method.layer_plan import format_layers
@@ -97,10 +97,9 @@ class Explanation:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        read, whole = self.nbytes / 1e6, self.files_nbytes / 1e9
         yield (
-            f"{self.merged}: {len(self.origins)} tensors; samples of {read:.3g} MB were read of "
-            f"{whole:.3g} GB in all models"
+            f"{self.merged}: {len(self.origins)} tensors; samples of {size_text(self.nbytes)} were "
+            f"read of {size_text(self.files_nbytes)} in all models"
         )
         rows = self.rows()
         width = max((len(place) for place, _ in rows), default=0)

@@ -17,7 +17,7 @@ from ablations.recipe_commands.model_facts import ModelFacts, is_on_hub, look_up
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.lora import added_elsewhere, tie_problems
 from layerswap_method.checkpoint.vocabulary import tokens_without_rows
-from layerswap_method.errors import InputError, counted
+from layerswap_method.errors import InputError, counted, size_text
 from layerswap_method.hub.downloads import Downloads, describe_needs, download_choice
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.check import check_models
@@ -277,7 +277,7 @@ def _download_findings(
     for line in describe_needs(needs):
         yield Finding("note", line)
     if needs and size:
-        yield Finding("note", f"the merge itself needs {size / 1e9:.3g} GB of disk")
+        yield Finding("note", f"the merge itself needs {size_text(size)} of disk")
 
 
 def _open(facts: ModelFacts) -> OpenModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -181,11 +181,7 @@ class RunTables:
         except InputError as error:  # no cell is finished
             return f"<p>{html.escape(str(error))}</p>"
         table = scores_of(report)
-        parts = [
-            f"<p><b>{html.escape(report.question)}</b></p>",
-            *(f"<p><b>Warning:</b> {html.escape(line)}</p>" for line in report.problems),
-            *(f"<p>{html.escape(line)}</p>" for line in report.sentences),
-        ]
+        parts = [*answer_html(report.question, report.problems, report.sentences)]
         if (first := report.tables[0]).attrs["key"] == "answers":  # the one that sentences name
             title = f"{first.attrs['title']} ({len(first)} rows)"
             parts += [
@@ -223,6 +219,13 @@ class RunTables:
     def _report(self) -> Report:
         with as_input_errors():
             return make_report(self.run, draw=False, analysis=self.analysis)
+
+
+def answer_html(question: str, warnings: Iterable[str], sentences: Iterable[str]) -> Iterator[str]:
+    """Yield a question, warnings and an answer as paragraphs of HTML, for a notebook's cell."""
+    yield f"<p><b>{html.escape(question)}</b></p>"
+    yield from (f"<p><b>Warning:</b> {html.escape(line)}</p>" for line in warnings)
+    yield from (f"<p>{html.escape(line)}</p>" for line in sentences)
 
 
 def _table_html(frame: pd.DataFrame) -> list[str]:

@@ -16,7 +16,7 @@ from ablations.drawing.text_table import terminal_width, text_table, wrapped
 from ablations.report.analysis import analyse
 from ablations.report.comparisons import BETTER, estimate_of, rows_of
 from ablations.report.figure_layout import SMALL_PT, WIDTH_IN, Figure, draw_figure
-from ablations.report.run_tables import RunTables, WrittenReport
+from ablations.report.run_tables import RunTables, WrittenReport, answer_html
 from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import table
 from ablations.report.write import FORMATS, Report, make_report, report_folder, write_report
@@ -207,8 +207,19 @@ class SearchResult:
         text = "\n".join(wrapped(line, indent="  ") for line in lines)
         return text if self.run is None else f"{text}\n\n{self._scores_text()}"
 
+    def _repr_html_(self) -> str:
+        warnings = () if self.run is None else self.run.warnings
+        parts = [*answer_html(self.search.study.question, warnings, self.sentences)]
+        if self.run is not None:
+            heads, cells = self._scores_table()
+            parts.append(pd.DataFrame(cells, columns=heads).to_html(index=False, border=0))
+        return "\n".join(parts)
+
     def _scores_text(self) -> str:
-        """Return the table of held-out scores: finalists, then comparators."""
+        return text_table(*self._scores_table(), width=min(100, terminal_width() or 100))
+
+    def _scores_table(self) -> tuple[list[str], list[list[str]]]:
+        """Return heads and rows of the held-out scores: finalists, then comparators."""
         assert self.run is not None
         frame, tasks = self.scores, (self.search.report, *self.search.floors)
         rows = {(row["model"], row["task"]): row for row in frame.to_dict("records")}
@@ -218,8 +229,7 @@ class SearchResult:
             for name in names
             if (name, tasks[0]) in rows
         ]
-        heads = ["held-out score", *map(task_name, tasks)]
-        return text_table(heads, cells, width=min(100, terminal_width() or 100))
+        return ["held-out score", *map(task_name, tasks)], cells
 
     @cached_property
     def _sign(self) -> int:

@@ -9,7 +9,7 @@ from ablations.engines.backends import describe_start
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
-from layerswap_method.errors import counted
+from layerswap_method.errors import counted, size_text
 from layerswap_method.hub.downloads import describe_needs
 from layerswap_method.layer_plan import draw_line
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
@@ -69,8 +69,6 @@ def describe_study_plan(
 
 def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
     """Return which merges become checkpoints: those that no running engine can take."""
-    from rich.filesize import decimal
-
     adapted = {expert.reference for expert in plan.experts.values() if expert.adapter is not None}
     sizes = []
     for cell in todo:
@@ -78,7 +76,7 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
         if is_written and cell.recipe.unmerged in (None, *adapted):
             dtype = (cell.recipe.written_dtype or plan.options.dtype).removeprefix("torch.")
             sizes.append(plan.num_weights * (4 if dtype == "auto" else torch_dtype(dtype).itemsize))
-    total = decimal(sum(sizes))
+    total = size_text(sum(sizes))
     return f"  checkpoints written to disk: {len(sizes)} ({total} in all, one at a time)"
 
 

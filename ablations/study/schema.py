@@ -24,6 +24,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -127,6 +128,25 @@ class Pools(Described):
     places: dict[StrictStr, StrictStr] = Field(default_factory=dict)
     """Where experts are, by the names that the study has for them, such as
     ``{lora: ./base+./spanish-lora}``. An experts file that has the name counts first."""
+
+    @field_validator("base", "task", "language", mode="before")
+    @classmethod
+    def _have_names_only(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse places with a name, which stand in `places`."""
+        by_code = value if info.field_name == "language" and isinstance(value, Mapping) else {}
+        pools = {f"{code}: ": names for code, names in by_code.items()} or {"": value}
+        for code, names in pools.items():
+            for block in names if isinstance(names, list) else [names]:
+                if isinstance(block, Mapping) and block:
+                    listed = ", ".join(map(str, block))
+                    form = f"{{{code}[{listed}]}}" if code else f"[{listed}]"
+                    form = listed if info.field_name == "base" else form
+                    places = ", ".join(f"{name}: {place}" for name, place in block.items())
+                    raise ValueError(
+                        f"{code}{dict(block)} has places, and names are wanted; write "
+                        f"{info.field_name}: {form}, and next to it places: {{{places}}}"
+                    )
+        return value
 
     def languages(self) -> dict[str, str]:
         """Return expert name -> language code, for pools that are given by language."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -25,8 +24,7 @@ from ablations.train.regimes import (
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.checkpoint.stored import FLOATS
-
-logger = logging.getLogger(__name__)
+from layerswap_method.errors import size_text
 
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -177,17 +175,17 @@ def free_memory(*, is_on_cpu: bool) -> int | None:
     return free
 
 
-def say_memory(config: TrainConfig, memory: Memory, rows: int, free: int | None) -> None:
-    """Log what the training needs; a warning with what to do where it does not fit."""
+def memory_text(
+    config: TrainConfig, memory: Memory, rows: int, free: int | None
+) -> tuple[str, bool]:
+    """Return what the training needs, and whether that fits; if not, the text says what to do."""
     need = memory.total(rows)
-    text = f"needs about {gigabytes(need)} of memory, {rows} rows at once"
+    text = f"needs about {size_text(need)} of memory, {rows} rows at once"
     if free is None:
-        logger.info("%s", text)
-        return
-    text += f"; {gigabytes(free)} are free"
+        return text, True
+    text += f"; {size_text(free)} are free"
     if need <= free:
-        logger.info("%s", text)
-        return
+        return text, True
     advice = []
     if memory.at_end > memory.weights + rows * memory.row:
         advice.append("measure=false" if config.measure else "regime=lora")
@@ -199,13 +197,5 @@ def say_memory(config: TrainConfig, memory: Memory, rows: int, free: int | None)
         advice.append("a lower max_length")
         if not isinstance(config.regime, ADAPTERS):
             advice.append("regime=lora")
-    logger.warning(
-        "%s. If the system ends the run without a word, that is why; less is needed with %s",
-        text,
-        " or ".join(advice),
-    )
-
-
-def gigabytes(size: float) -> str:
-    """Return a number of bytes as text."""
-    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"
+    text += ". If the system ends the run without a word, that is why; less is needed with "
+    return text + " or ".join(advice), False

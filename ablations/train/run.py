@@ -37,7 +37,6 @@ from ablations.train.folder import (
     whole_checkpoints,
     write_training_record,
 )
-from ablations.train.memory import gigabytes
 from ablations.train.model import load_base, load_tokenizer
 from ablations.train.regimes import ADAPTERS, AdapterFusion, Lora
 from ablations.train.rows import IGNORED, Mix, Tokens, count_learned, mix_rows, split_row
@@ -181,20 +180,22 @@ def _prepare(
 def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | None = None) -> str:
     """Return the rows of a training, one of them as tokens, its steps and its memory.
 
-    Data sets and the base are read, the base's weights are not, and nothing is written.
+    Data sets and the base are read, the base's weights only where `out` has a run, which must be
+    of these settings. Nothing is written.
 
     Raises:
         InputError: as `train_expert`.
     """
     base, arguments, _ = _prepare(config, out, isolation)
-    from ablations.train.trainer import prepare_rows, say_needs
+    from ablations.train.trainer import describe_memory, prepare_rows
 
     with status_line():
         show_step(Step("reading the rows"))
         mix = mix_rows(config)
+        if any(out.glob("[!.]*")):
+            check_record(out, _identity(config, base.folder, mix))
         tokenizer = load_tokenizer(base.folder)
         prepared = prepare_rows(config, arguments, base.folder, tokenizer, mix.train)
-    say_needs(config, arguments, prepared.memory)
     rows, at_once = prepared.rows, arguments.per_device_train_batch_size
     lengths = sorted(len(row["input_ids"]) for row in rows)
     learned = sum(map(count_learned, rows))
@@ -208,7 +209,7 @@ def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | 
         f"{counted(prepared.steps, 'step')} of {config.batch_size} rows, {at_once} at once, about "
         f"{round(sum(lengths) / len(rows) * config.batch_size):,} tokens a step"
         + (f"; {out} has {done} of them" if done else ""),
-        f"memory: about {gigabytes(prepared.memory.total(at_once))}",
+        describe_memory(config, arguments, prepared.memory)[0],
         "the first row, token by token; what is learned stands in [ ]:",
     ]
     return "\n".join([*map(wrapped, lines), token_lines(_as_tokens(rows[0], tokenizer))])

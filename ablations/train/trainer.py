@@ -40,7 +40,7 @@ from ablations.train.memory import (
     estimate_memory,
     free_memory,
     frozen_dtype,
-    say_memory,
+    memory_text,
 )
 from ablations.train.model import ends_of_answers, load_base
 from ablations.train.regimes import ADAPTERS
@@ -204,10 +204,12 @@ def prepare_rows(
     return Prepared(encoded, math.ceil(len(encoded) / config.batch_size), memory, checkpoint)
 
 
-def say_needs(config: TrainConfig, arguments: TrainingArguments, memory: Memory) -> None:
-    """Log the memory that a training needs and what is free, as `say_memory` does."""
+def describe_memory(
+    config: TrainConfig, arguments: TrainingArguments, memory: Memory
+) -> tuple[str, bool]:
+    """Return the memory that a training needs and what is free here, as `memory_text` does."""
     free = free_memory(is_on_cpu=_on_cpu())
-    say_memory(config, memory, arguments.per_device_train_batch_size, free)
+    return memory_text(config, memory, arguments.per_device_train_batch_size, free)
 
 
 def train(
@@ -236,7 +238,8 @@ def train(
         logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
     set_seed(config.seed)
     logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
-    say_needs(config, arguments, prepared.memory)
+    text, fits = describe_memory(config, arguments, prepared.memory)
+    logger.log(logging.INFO if fits else logging.WARNING, "%s", text)
     donor = None if isinstance(config.regime, ADAPTERS) else base
     start = base if resume is None or donor is None else resume
     show_step(Step(f"loading {start.name}"))

@@ -11,7 +11,7 @@ from layerswap_method.adapter_swap.card import adapter_card_text
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.checkpoint.stored import StoredTensor, same_content
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, size_text
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.layer_plan import LayerPlan
@@ -67,7 +67,7 @@ def swap_adapters(
         card = adapter_card_text(out.name, base_name, revision, record, plan)
         write_synced_text(folder / "README.md", card)
     nbytes = sum(tensor.nbytes for tensor in adapter.tensors.values())
-    yield f"{out_path}: {nbytes / 1e6:.2f} MB"
+    yield f"{out_path}: {size_text(nbytes)}"
 
 
 def _swap(

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from layerswap_method.errors import InputError, LayerSwapError, nearest_of
+from layerswap_method.errors import InputError, LayerSwapError, nearest_of, size_text
 
 BLOBS = "blobs"
 """Folder of a repository's files in the hub's cache, and in ours; each is named by its content."""
@@ -70,12 +70,9 @@ def describe_cache(models: Sequence[CachedModel]) -> Iterator[str]:
         if not model.length:  # all of its files are whole in the hub's cache
             continue
         day = datetime.fromtimestamp(model.used, UTC).date()
-        yield (
-            f"{model.name}: {model.nbytes / 1e9:.3g} of {model.length / 1e9:.3g} GB, last "
-            f"downloaded {day}"
-        )
+        yield (f"{model.name}: {size_text(model.nbytes, model.length)}, last downloaded {day}")
     total = sum(model.nbytes for model in models)
-    yield f"{own_cache(default_cache())}: {total / 1e9:.3g} GB"
+    yield f"{own_cache(default_cache())}: {size_text(total)}"
 
 
 def remove_models(names: Sequence[str] = ()) -> list[CachedModel]:

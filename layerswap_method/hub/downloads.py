@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, get_args
 
-from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest_of
+from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest_of, size_text
 from layerswap_method.file_names import (
     MODEL_FILES,
     SECOND_COPIES,
@@ -172,15 +172,14 @@ def describe_needs(needs: Iterable[Need]) -> Iterator[str]:
     needs = list(needs)
     for need in needs:
         yield (
-            f"{need.model}: {need.fetched / 1e9:.3g} of {need.whole / 1e9:.3g} GB of its weights "
-            "will be downloaded"
+            f"{need.model}: {size_text(need.fetched, need.whole)} of its weights will be downloaded"
         )
     if needs:
         fetched = sum(need.fetched for need in needs)
         ranges = sum(need.ranges for need in needs)
-        less = f" (with --download ranges {ranges / 1e9:.3g} GB)" if ranges < fetched else ""
+        less = f" (with --download ranges {size_text(ranges)})" if ranges < fetched else ""
         place = default_cache().parent
-        yield f"the downloads need {fetched / 1e9:.3g} GB of disk below {place}{less}"
+        yield f"the downloads need {size_text(fetched)} of disk below {place}{less}"
 
 
 class Downloads:

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, size_text
 from layerswap_method.hub.partial import create, has_length, list_of, ranges_there
 from layerswap_method.hub.patience import GOES_ON, Pace, check_wait
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size, split
@@ -132,9 +132,9 @@ def check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise LayerSwapError(
-            f"{folder}: the download needs {needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} "
-            "GB free; make room (layerswap cache), or set HF_HUB_CACHE to a folder on another "
-            "disk"
+            f"{folder}: the download needs {size_text(needed)} and the disk has "
+            f"{size_text(free)} free; make room (layerswap cache), or set HF_HUB_CACHE to a folder "
+            "on another disk"
         )
 
 

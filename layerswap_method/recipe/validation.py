@@ -61,7 +61,7 @@ def _reason(item: Any, value: Any) -> str:
         return f"{reason} and is empty; write a value, or drop the line"
     choices = item.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ")
     hint = nearest(str(value), choices.split(", ")) if item["type"] == "literal_error" else ""
-    return f"{reason}, not {_short(value)}{hint}{_number_hint(item['type'], value)}"
+    return f"{reason}, not {_short(value)}{hint}{_form_hint(item['type'], value)}"
 
 
 def _tag_reason(context: Mapping[str, Any]) -> str:
@@ -186,6 +186,21 @@ def _members(annotation: Any) -> Iterator[Any]:
         yield from _members(get_args(annotation)[0])
     elif origin is not Literal:
         yield annotation
+
+
+def _form_hint(kind: str, value: Any) -> str:
+    """Return how to write a list, a block or a text in place of another of these, or a number."""
+    if kind in ("tuple_type", "list_type") and isinstance(value, Mapping):
+        return "; a list is in brackets, or has a dash before each entry"
+    if kind in ("dict_type", "mapping_type", "model_type", "model_attributes_type"):
+        if isinstance(value, list):
+            return "; write key: value, without dashes or brackets"
+        return "; write key: value"
+    if kind == "string_type" and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return f"; write {value[0]}" if len(value) == 1 else "; write one of them"
+    if kind == "string_type" and isinstance(value, Mapping):
+        return "; write one text, without keys"
+    return _number_hint(kind, value)
 
 
 def _number_hint(kind: str, value: Any) -> str:

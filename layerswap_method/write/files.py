@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, open_stored, read_into
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import LayerSwapError, size_text
 from layerswap_method.file_names import WEIGHTS_INDEX
 from layerswap_method.jobs import run_counted_jobs, write_at
 from layerswap_method.progress import Advance
@@ -210,6 +210,6 @@ def _check_space(folder: Path, needed: int) -> None:
         return  # writing says what is wrong
     if needed > free:
         raise LayerSwapError(
-            f"{folder}: the merge needs {needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} GB "
-            "free; make room, or take another disk"
+            f"{folder}: the merge needs {size_text(needed)} and the disk has "
+            f"{size_text(free)} free; make room, or take another disk"
         )

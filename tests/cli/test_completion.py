@@ -12,6 +12,7 @@ from ablations.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 RUN = "ablations/results/layer_count"
+OWN = ("--include-path", "FOLDER")
 
 
 def completed(*words):
@@ -53,6 +54,14 @@ def test_bash_completes_commands():
         (("evaluate", "m", "--benchmarks", "mgsm,bel"), ["plain,mgsm,belebele"]),
         (("evaluate", "m", "--tasks", "xcopa_"), ["plain,xcopa_{lang}"]),
         (("evaluate", "m", "--tasks", "a,layerswap_mbpp_t"), ["plain,a,layerswap_mbpp_te"]),
+        (("evaluate", "m", "--languages", "sw,span"), ["plain,sw,spanish"]),
+        (
+            ("tasks", "--language", "t"),
+            ["plain,te", "plain,th", "plain,tamil", "plain,telugu", "plain,thai"],
+        ),
+        (("evaluate", "m", *OWN, "--tasks", "my_ta"), ["plain,my_task"]),
+        (("answers", RUN, ":", "base", "--task", "p"), ["plain,pocket_math_sw"]),
+        (("answers", RUN, ":", "base", "--against", "TI"), ["file,TI", "plain,TIES"]),
         (("run", "x", "--qui"), ["plain,--quiet"]),
         (("nonsense", "x"), []),
         (("answers", RUN, ":", "so"), ["plain,soup"]),
@@ -61,7 +70,9 @@ def test_bash_completes_commands():
         (("run", "x", "--set", "limit", "=", "5", "--dry"), ["plain,--dry-run"]),
     ],
 )
-def test_bash_completes_names_and_options(words, expected):
+def test_bash_completes_names_and_options(words, expected, tmp_path):
+    (tmp_path / "mine.yaml").write_text("task: my_task\n")
+    words = [str(tmp_path) if word == "FOLDER" else word for word in words]
     assert completed(*words)[: len(expected)] == expected
 
 

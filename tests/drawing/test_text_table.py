@@ -1,8 +1,9 @@
 """Lists fit the terminal, and a command stands whole on a line of its own."""
 
+import io
 import re
 
-from ablations.drawing.text_table import list_table, wrapped
+from ablations.drawing.text_table import fitted, list_table, wrapped
 from ablations.recipe_commands.find import describe_recipes, list_recipes
 from ablations.study.shipped import describe_studies, list_studies
 from ablations.tasks.listing import describe_benchmarks, describe_tasks, listed_tasks
@@ -18,6 +19,19 @@ def test_a_command_is_one_line():
     assert " ".join(map(str.strip, lines)) == f"Warning: {text}"
     plain = "no command: layerswap"
     assert wrapped(plain, first="- ") == f"- {plain}"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_only_on_a_terminal_long_lines_go_on_below(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    text = "short   line\n  one two three four five six\n\n/a/path/that/is/longer/than/that"
+    lines = ["  one two three four", "    five six", "", "/a/path/that/is/longer/than/that"]
+    assert fitted(text, Terminal()).split("\n") == ["short   line", *lines]
+    assert fitted(text, io.StringIO()) == text
 
 
 def test_shipped_lists_fit_a_terminal_of_80_columns():

@@ -152,7 +152,7 @@ def test_files_that_are_not_read_are_not_downloaded(machine, repositories):
     code, output = machine.run("layerswap", "check", recipe, **by_default)
     assert code == 0
     said, said_of_ranges = re.search(
-        r"the downloads need ([\d.]+) GB of disk below \S+ \(with --download ranges ([\d.]+) GB\)",
+        r"the downloads need ([\d.]+) MB of disk below \S+ \(with --download ranges ([\d.]+) MB\)",
         output,
     ).groups()
     machine.hub.forget()
@@ -168,7 +168,7 @@ def test_files_that_are_not_read_are_not_downloaded(machine, repositories):
         file for file in weights(repositories, LANGUAGE) if file.name in fetched
     )
     assert machine.hub.bytes["store"] == whole
-    assert whole / 1e9 == pytest.approx(float(said), rel=0.01)
+    assert whole / 1e6 == pytest.approx(float(said), rel=0.01)
     assert float(said_of_ranges) < float(said)
 
 
@@ -210,15 +210,15 @@ def test_check_says_beforehand_what_a_merge_downloads(machine):
     code, output = machine.run("layerswap", "check", machine.recipe())
     assert code == 0
     said = {
-        name: re.search(rf"{name}@{commit_of(name)}: ([\d.]+) of 0.0219 GB of its wei", output)[1]
+        name: re.search(rf"{name}@{commit_of(name)}: ([\d.]+) of 21.9 MB of its wei", output)[1]
         for name in (TASK, LANGUAGE, BASE)
     }
     assert said[BASE] == "0"
-    assert re.search(r"the downloads need 0.02\d+ GB of disk below ", output)
-    assert "the merge itself needs 0.0219 GB of disk" in output
+    assert re.search(r"the downloads need 2\d\.\d MB of disk below ", output)
+    assert "the merge itself needs 21.9 MB of disk" in output
     machine.hub.forget()
     machine.merge(machine.recipe(), "out")
-    fetched = machine.hub.bytes["store"] / 1e9
+    fetched = machine.hub.bytes["store"] / 1e6
     assert fetched == pytest.approx(float(said[TASK]) + float(said[LANGUAGE]), rel=0.01)
     machine.hub.forget()
     code, output = machine.run("layerswap", "check", machine.recipe())
@@ -231,14 +231,14 @@ def test_check_counts_whole_files_that_are_there_in_the_size_of_a_model(machine)
     machine.merge(recipe, "out")
     assert [*machine.cache.glob("models--acme--task/snapshots/*/*.safetensors")]
     output = machine.run("layerswap", "check", recipe)[1]
-    assert f"{TASK}@{commit_of(TASK)}: 0 of 0.0219 GB of its weights will be dow" in output
+    assert f"{TASK}@{commit_of(TASK)}: 0 of 21.9 MB of its weights will be dow" in output
 
 
 def test_check_without_a_network_looks_at_what_a_merge_fetched(machine):
     machine.merge(machine.recipe(), "out")
     code, output = machine.run("layerswap", "check", machine.recipe(), HF_HUB_OFFLINE="1")
     assert code == 0
-    assert f"{TASK}@{commit_of(TASK)}: 0 of 0.0219 GB of its weights will be dow" in output
+    assert f"{TASK}@{commit_of(TASK)}: 0 of 21.9 MB of its weights will be dow" in output
     assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings"
 
 
@@ -265,11 +265,11 @@ def test_check_looks_at_the_commit_that_a_merge_takes(own_hub):
         opened.write(b"zzzz")
     code, output = own_hub.run("layerswap", "check", own_hub.recipe())
     assert code == 0
-    said = re.search(rf"{TASK}@{commit}: ([\d.]+) of 0.0219 GB of its weights", output)[1]
+    said = re.search(rf"{TASK}@{commit}: ([\d.]+) of 21.9 MB of its weights", output)[1]
     assert LANGUAGE + "@" + commit_of(LANGUAGE) not in output
     own_hub.hub.forget()
     own_hub.merge(own_hub.recipe(), "out")
-    assert own_hub.hub.bytes["store"] / 1e9 == pytest.approx(float(said), rel=0.01)
+    assert own_hub.hub.bytes["store"] / 1e6 == pytest.approx(float(said), rel=0.01)
 
 
 def test_a_commit_that_leaves_the_weights_downloads_none(own_hub):
@@ -350,7 +350,7 @@ def test_a_recipe_that_needs_whole_models_says_so(machine):
     code, output = machine.run("layerswap", "check", recipe)
     assert code == 0
     assert "the models are downloaded whole: the recipe measures all weights" in output
-    assert f"{BASE}@{commit_of(BASE)}: 0.0219 of 0.0219 GB of its weights" in output
+    assert f"{BASE}@{commit_of(BASE)}: 21.9 of 21.9 MB of its weights" in output
     code, output = machine.run("layerswap", "merge", recipe, "out")
     assert code == 0
     for name in (BASE, TASK, LANGUAGE):
@@ -384,11 +384,11 @@ def test_check_says_beforehand_what_a_merge_downloads_of_adapters(machine):
     code, output = machine.run("layerswap", "check", recipe)
     assert code == 0
     assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings"
-    said = re.findall(r"note: (\S+)@\w+: ([\d.]+) of ([\d.]+) GB of its weights", output)
+    said = re.findall(r"note: (\S+)@\w+: ([\d.]+) of ([\d.]+) MB of its weights", output)
     assert {name for name, *_ in said} == {BASE, ADAPTER, ADAPTER_LANGUAGE}
     machine.hub.forget()
     machine.merge(recipe, "out")
-    fetched = machine.hub.bytes["store"] / 1e9
+    fetched = machine.hub.bytes["store"] / 1e6
     assert fetched == pytest.approx(sum(float(part) for _, part, _ in said), rel=0.01)
 
 
@@ -457,7 +457,7 @@ def test_check_says_that_mergekit_downloads_whole_models(machine):
     code, output = machine.run("layerswap", "check", "slerp.yml")
     assert code == 0, output
     assert "the models are downloaded whole: the merge method is mergekit's" in output
-    assert f"{TASK}@{commit_of(TASK)}: 0.0219 of 0.0219 GB of its weights will be dow" in output
+    assert f"{TASK}@{commit_of(TASK)}: 21.9 of 21.9 MB of its weights will be dow" in output
     machine.hub.forget()
     assert machine.run("layerswap", "merge", "slerp.yml", "out")[0] == 0
     assert machine.hub.bytes["store"] == pytest.approx(2 * 21_913_856, rel=0.01)

@@ -139,7 +139,7 @@ def test_the_cache_is_listed_and_removed(merged):
     assert code == 0
     assert [line.split(":")[0] for line in listed] == [BASE, LANGUAGE, TASK, str(merged.own_cache)]
     # One of its four files is read whole, so it is in the hub's cache.
-    assert f" of 0.0176 GB, last downloaded {time.strftime('%Y-')}" in listed[1]
+    assert f" of 17.6 MB, last downloaded {time.strftime('%Y-')}" in listed[1]
     code, output = merged.run("layerswap", "cache", "acme/langauge", "--remove")
     assert code == 2
     assert "did you mean 'acme/language'?" in output
@@ -148,7 +148,7 @@ def test_the_cache_is_listed_and_removed(merged):
     assert not folder_of(merged, LANGUAGE).exists()
     assert folder_of(merged, TASK).exists()
     assert merged.run("layerswap", "cache", "--remove")[0] == 0
-    assert merged.run("layerswap", "cache")[1] == f"{merged.own_cache}: 0 GB\n"
+    assert merged.run("layerswap", "cache")[1] == f"{merged.own_cache}: 0 bytes\n"
     assert content(merged.merge(merged.recipe(), "again")) == content(merged.home / "out")
 
 

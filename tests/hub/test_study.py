@@ -174,10 +174,10 @@ def test_a_dry_run_says_what_a_study_of_adapters_downloads(baseline, tiny, tmp_p
         study = write_study(machine, experts, baseline=baseline, vary={"bottom_layers": [1]})
         code, output = machine.run(*study, "--dry-run")
         assert code == 0, output
-        (said,) = re.findall(r"the downloads need ([\d.]+) GB", output)
+        (said,) = re.findall(r"the downloads need ([\d.]+) MB", output)
         hub.forget()
         code, output = machine.run(*study)
         assert code == 0, output
-        assert hub.bytes["store"] / 1e9 == pytest.approx(float(said), rel=0.01)
+        assert hub.bytes["store"] / 1e6 == pytest.approx(float(said), rel=0.01)
         whole = {name for name in ADAPTERS if weight_files(machine.cache, name)}
         assert whole == ({math} if baseline else set())

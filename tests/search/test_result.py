@@ -1,5 +1,7 @@
 """What a search says of models whose abilities are known, and its report."""
 
+import html
+
 import pytest
 
 import layerswap
@@ -49,6 +51,9 @@ def test_the_answer_has_held_out_scores_and_says_who_led_while_choosing(tmp_path
     assert led in " ".join("".join(text).split())
     head, _, *rows = table.splitlines()
     assert head.split("  ")[0] == "held-out score"
+    page = result._repr_html_()
+    assert f"<b>{html.escape(result.search.study.question)}</b>" in page
+    assert all(f"<td>{cell}</td>" in page for row in rows for cell in row.split("  ") if cell)
     names = [*result.finalists, "task expert", "language expert", "soup", "base"]
     for name, row in zip(names, rows, strict=True):
         score = means.loc[(name, TASK)]

@@ -105,17 +105,19 @@ def test_the_same_command_does_nothing_again(done, caplog):
 
 
 @pytest.mark.slow
-def test_a_search_as_json(done):
+def test_a_search_as_json(done, monkeypatch):
     study, experts, result = done
-    words = ("search", study, "--experts", experts, "--backend", "hf", "--out", result.folder)
-    made = object_of(*words)
+    words = ("search", study, "--experts", experts, "--backend", "hf", "--out")
+    monkeypatch.chdir(result.folder.parent)
+    made = object_of(*words, result.folder.name)
+    assert made["folder"] == str(result.folder)
     assert (made["taken"], made["rival"]) == (result.taken, result.rival)
     assert made["answer"] == [*result.sentences]
     assert made["finalists"] == [*result.finalists]
     assert {*made["rounds"][0]} == described("search") & {*result.rounds}
     assert [row["model"] for row in made["scores"]] == [*result.run.means["model"]]
     assert len(made["comparisons"]) == len(result.comparisons)
-    code, output = told(*words, "--json", "--dry-run")
+    code, output = told(*words, result.folder, "--json", "--dry-run")
     assert code == 2
     assert "--dry-run prints no JSON" in output
 

@@ -84,6 +84,21 @@ def test_one_name_may_stand_where_a_list_of_names_is_meant(tmp_path):
             "experts: is 'pocket', and must be a block with base, task and language; an experts "
             "file is named by experts_file: pocket",
         ),
+        (
+            {"experts": {"language": {"es": {"lora": "./base+./lora"}}}},
+            "experts.language: es: {'lora': './base+./lora'} has places, and names are wanted; "
+            "write language: {es: [lora]}, and next to it places: {lora: ./base+./lora}",
+        ),
+        ({"experts": {"task": [{"m": "./m"}]}}, "experts.task: {'m': './m'} has places, and names"),
+        ({"experts": {"base": ["base"]}}, "experts.base: must be text, not ['base']; write base"),
+        (
+            {"evaluate": {"tasks": {"a": "b"}}},
+            "evaluate.tasks: must be a list, not {'a': 'b'}; a list is in brackets, or has a dash",
+        ),
+        (
+            {"report": ["soup"]},
+            "report: must be a block of keys and values, not ['soup']; write key: value, without",
+        ),
         ({"vary": {"bottom_layers": []}}, "vary.bottom_layers is empty"),
         ({"vary": {f"b{i}": [*range(60)] for i in range(5)}}, "vary has 777,600,000 settings"),
         (

@@ -404,9 +404,13 @@ def test_a_dry_run_says_rows_steps_and_memory_and_writes_nothing(tmp_path, base)
     assert "rows.jsonl: 16 rows" in text
     assert "16 rows of 128 tokens in all, 96 of them learned" in text
     assert "4 steps of 4 rows, 4 at once, about 32 tokens a step" in text
-    assert re.search(r"memory: about \d\.\d GB", text)
+    assert len(re.findall(r"needs about [\d.]+ [kMG]B of memory, 4 rows at once", text)) == 1
+    assert "of memory" not in result.stderr
     assert text.endswith("'w1' 'w2' [ 'w0' 'w1' 'w2' 'w3' 'w4' 'w5' ]")  # the rest was cut
     assert "16 of 16 rows are longer than max_length (8 tokens) and were cut" in result.stderr
+    (out / "other").mkdir(parents=True)
+    refused = layerswap("train", config, "--out", out, "--dry-run")
+    assert (refused.exit_code, "is not a training folder" in refused.stderr) == (2, True)
 
 
 def test_no_token_is_broken_at_the_end_of_a_line():

@@ -413,11 +413,10 @@ def test_a_page_is_searched_and_filtered(folder, browser, tmp_path):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     output_of("answers", name, "--task", "choose", "--against", "base", "--html", file)
     page.goto(file.as_uri())
-    assert page.locator(".models span").all_inner_texts() == ["1: task expert", "2: base"]
-    assert [text[:3] for text in page.locator(".item").first.locator("span").all_inner_texts()] == [
-        "1: ",
-        "2: ",
-    ]
+    names = [f"1: {name}", f"2: {folder}/run:base"]
+    assert page.locator(".models span").all_inner_texts() == names
+    texts = page.locator(".item").first.locator("summary span").all_inner_texts()
+    assert [text[:3] for text in texts] == ["1: ", "2: "]
     assert "task expert" not in page.locator(".item summary").first.inner_text()
     spans = page.locator(".item").first.locator("summary span")
     assert len({span.bounding_box()["x"] for span in spans.all()}) == 1 < spans.count()

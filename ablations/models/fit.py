@@ -15,7 +15,6 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, vocabulary_problems
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError
-from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.recipe.document import Recipe
 
 
@@ -53,10 +52,10 @@ def unfit_vocabularies(
     for recipe in recipes:
         if recipe.aligns_tokens:
             continue
-        givers, swap = set(recipe.references), recipe
+        givers = set(recipe.references)
         # All models must have equal rows where changes are measured.
-        if isinstance(swap, LayerSwapRecipe) and not swap.needs_deltas:
-            givers = {str(model) for model in swap.rows_from}
+        if recipe.rows_from is not None and not recipe.needs_deltas:
+            givers = set(recipe.rows_from)
         giver_checkpoints = [
             checkpoint for expert, checkpoint in pairs if expert.reference in givers
         ]

@@ -21,12 +21,6 @@ from layerswap_method.errors import InputError, counted, size_text
 from layerswap_method.hub.downloads import Downloads, describe_needs, download_choice
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.check import check_models
-from layerswap_method.methods.delta_revert import DeltaRevertRecipe
-from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.layer_swap_merge import (
-    check_swap_modules,
-    large_swap_warning,
-)
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.methods.table import OUR_METHODS, merge_open_models, why_mergekit
 from layerswap_method.recipe.document import OtherRecipe, Recipe, value_problems
@@ -218,12 +212,9 @@ def _depth_findings(recipe: Recipe | None, facts: Mapping[str, ModelFacts]) -> I
         )
         return
     for depth in set(depths.values()):
-        if isinstance(recipe, DeltaRevertRecipe):
-            recipe.parameters.layers(depth)
-        elif isinstance(recipe, LayerSwapRecipe) and recipe.parameters.placement != "delta_share":
-            spec = recipe.parameters
-            for warning in large_swap_warning(spec, spec.plan(depth)):
-                yield Finding("warning", warning)
+        plan = None if recipe is None else recipe.layer_plan(depth)
+        for warning in () if recipe is None or plan is None else recipe.plan_warnings(plan):
+            yield Finding("warning", warning)
 
 
 def _merge_findings(
@@ -251,8 +242,6 @@ def _merge_findings(
         first.depth()
         if (base := models.get(str(recipe.base_model))) is not None:
             donor_files(base.path)  # raises for a file that leads out of the folder
-        if isinstance(recipe, LayerSwapRecipe):
-            check_swap_modules(recipe.parameters, first)
 
 
 def _download_findings(

@@ -20,14 +20,11 @@ from layerswap_method.layer_plan import (
     Source,
     draw_plan,
 )
-from layerswap_method.methods import delta_revert, layer_swap_merge
-from layerswap_method.methods.delta_revert import DeltaRevertRecipe
-from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.read import RecipeFile, read_recipe
-from layerswap_method.methods.table import OUR_METHODS
+from layerswap_method.methods.table import METHODS, OUR_METHODS
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.recipe.references import is_folder, named_models
-from layerswap_method.tensor_names import Decoder
 
 _COLORS: dict[Source, str] = {
     "language": COLORS[1],
@@ -122,40 +119,32 @@ def plan_recipe(
 
 
 def _plan_of_file(file: RecipeFile, num_layers: int | None) -> RecipePlan:
-    path, document = file.name, file.document
-    recipe = read_recipe(document)
-    if isinstance(recipe, LayerSwapRecipe):
-        if recipe.parameters.placement == "delta_share":
-            raise InputError(
-                f"{path}: placement: delta_share goes by what the experts changed; merge it, then "
-                "layerswap plan MERGED_FOLDER draws what came out"
-            )
-        with input_errors(path):
-            plan = recipe.parameters.plan(num_layers or _depth(path, document))
-        return _swap_plan(layer_swap_merge.swap_record(recipe, plan))
-    if isinstance(recipe, DeltaRevertRecipe):
-        if recipe.parameters.by_feature:
-            raise InputError(
-                f"{path}: which rows go back is measured at the merge, so there is no plan to draw"
-            )
-        depth = num_layers or _depth(path, document)
-        with input_errors(path):
-            back = recipe.parameters.layers(depth)
-        record = delta_revert.revert_record(recipe, back, Decoder("", depth), None, {})
-        expert, layers, *_ = delta_revert.revert_lines(recipe.parameters, record)
-        plan = LayerPlan(tuple("base" if layer in back else "task" for layer in range(depth)))
-        return RecipePlan(
-            merge_method=recipe.merge_method,
-            layers=plan.sources,
-            modules={},
-            parameters=record["parameters"],
-            models={recipe.expert: "task", str(recipe.base_model): "base"},
-            adapter=None,
-            lines=(expert, layers, *draw_plan(plan).splitlines()),
+    path, recipe = file.name, read_recipe(file.document)
+    method = METHODS.get(recipe.method)
+    if method is None or method.outline is None:
+        raise InputError(
+            f"{path}: {recipe.method} makes every tensor of all models, so there is no plan to "
+            f"draw; layerswap plan draws {' and '.join(OUR_METHODS)}"
         )
-    raise InputError(
-        f"{path}: {document['merge_method']} makes every tensor of all models, so there is no plan "
-        f"to draw; layerswap plan draws {' and '.join(OUR_METHODS)}"
+    depth = num_layers or _depth(path, file.document)
+    with input_errors(path):
+        plan = recipe.layer_plan(depth)
+    if plan is None:
+        is_drawn_later = method.plan_file == PLAN_FILE
+        advice = "; merge it, then layerswap plan MERGED_FOLDER draws what came out"
+        raise InputError(
+            f"{path}: what comes from where is measured at the merge, so there is no plan to draw"
+            f"{advice if is_drawn_later else ''}"
+        )
+    shown = _with_moved_part(plan, recipe.moved_part)
+    return RecipePlan(
+        merge_method=recipe.method,
+        layers=shown.sources,
+        modules=shown.modules,
+        parameters=recipe.model_dump(include={"parameters"})["parameters"],
+        models=recipe.roles,
+        adapter=None,
+        lines=(*method.outline(recipe, plan), *draw_plan(shown).splitlines()),
     )
 
 
@@ -170,11 +159,10 @@ def _plan_of_folder(folder: Path) -> RecipePlan:
 
 
 def _swap_plan(record: Mapping[str, Any]) -> RecipePlan:
-    plan, moved = layer_swap_merge.plan_of_record(record), record["parameters"]["swap_modules"]
-    if moved != "all":
-        rest: tuple[Source, ...] = tuple("task" for _ in plan.sources)
-        modules = {part: plan.sources if part == moved else rest for part in MODULES}
-        plan = LayerPlan(plan.sources, modules)
+    moved = record["parameters"]["swap_modules"]
+    plan = _with_moved_part(
+        layer_swap_merge.plan_of_record(record), None if moved == "all" else moved
+    )
     # The log of a measured plan has the picture.
     lines = dict.fromkeys([*layer_swap_merge.swap_lines(record), *draw_plan(plan).splitlines()])
     experts = {entry["model"]: entry["role"] for entry in record["models"]}
@@ -187,6 +175,15 @@ def _swap_plan(record: Mapping[str, Any]) -> RecipePlan:
         adapter=record.get("adapter"),
         lines=tuple(lines),
     )
+
+
+def _with_moved_part(plan: LayerPlan, moved: str | None) -> LayerPlan:
+    """Return a plan as it is drawn: by modules, where one part of each layer alone is swapped."""
+    if moved is None:
+        return plan
+    rest: tuple[Source, ...] = tuple("task" for _ in plan.sources)
+    modules = {part: plan.sources if part == moved else rest for part in MODULES}
+    return LayerPlan(plan.sources, modules)
 
 
 def _depth(path: str, document: Mapping[str, Any]) -> int:

@@ -32,7 +32,7 @@ from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import with_references
 from ablations.train.side_adapters import backend_beside, is_side_adapter, with_adapter
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.methods.table import PLAN_FILES
+from layerswap_method.methods.table import METHODS, PLAN_FILES
 
 if TYPE_CHECKING:
     from ablations.engines.live import LiveEvaluator
@@ -438,7 +438,6 @@ def read_measured(merged: Path) -> dict[str, Any]:
 
 def measured_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the record of a merge says of the experts' changes, as provenance."""
-    if record.get("merge_method") == "delta_revert":
-        return {"measured": {key: record[key] for key in ("base_model", "threshold", "kept")}}
-    deltas = record.get("deltas")
-    return {} if deltas is None else {"measured": deltas}
+    method = METHODS.get(str(record.get("merge_method")))
+    measured = method and method.measured and method.measured(record)
+    return {} if measured is None else {"measured": measured}

@@ -12,7 +12,6 @@ from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.errors import counted, size_text
 from layerswap_method.hub.downloads import describe_needs
 from layerswap_method.layer_plan import draw_line
-from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 
 
 def describe_study_plan(
@@ -37,6 +36,8 @@ def describe_study_plan(
     done = {cell.label for cell in cells if missing.keys().isdisjoint(cell.records.values())}
     width = max(len(cell.label) for cell in cells)
     legend = "layers from the input side; █ language, ▒ average, · task"
+    if any(cell.plan is not None and "base" in cell.plan.sources for cell in cells):
+        legend += ", ○ base"
     lines = [f"study {study.name}: {study.question}"]
     if study.source:
         lines.append(f"  source: {study.source}")
@@ -83,6 +84,6 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
 def _layers(cell: Cell) -> str:
     if cell.plan is not None:
         return draw_line(cell.plan)
-    if cell.recipe.method == LAYER_SWAP:
+    if cell.recipe.needs_deltas:
         return "(by the experts' changes, measured at the merge)"
     return "(unmerged)" if cell.kind == "base" else f"({cell.recipe.method})"

@@ -17,9 +17,8 @@ from ablations.models.find import Expert
 from ablations.study.schema import EXPERTS, ROLES, BaselineKind, Study, Value
 from layerswap_method.errors import InputError
 from layerswap_method.layer_plan import format_layers, parse_layers, runs_of
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.layer_swap import COUNTS, UNCOUNTED, LayerSwapSpec
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
+from layerswap_method.methods.table import METHODS
 from layerswap_method.recipe.references import map_texts
 
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
@@ -76,18 +75,11 @@ def _item(holder: Any, part: str) -> Any:
 
 
 def layer_counts(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the layer counts of a recipe of ours, and its list of layers to revert, if it has any.
-
-    Counts that a `layer_swap` recipe does not write are the method's defaults.
-    """
-    method, parameters = document.get("merge_method"), dict(document.get("parameters") or {})
-    if method not in (LAYER_SWAP, DELTA_REVERT):
+    """Return the layer counts of a recipe, and its lists of layers; see `Recipe.layer_counts`."""
+    method = METHODS.get(str(document.get("merge_method")))
+    if method is None:
         return {}
-    if parameters.get("placement") in UNCOUNTED:
-        return {}
-    if method == LAYER_SWAP:
-        parameters = {n: LayerSwapSpec.model_fields[n].default for n in COUNTS} | parameters
-    return {name: parameters[name] for name in (*COUNTS, "revert_layers") if name in parameters}
+    return method.recipe.layer_counts(dict(document.get("parameters") or {}))
 
 
 def merge_counts(study: Study, values: Mapping[str, Value], num_layers: int | None) -> Any:
@@ -108,7 +100,7 @@ def with_scaled_counts(
     if reference is None or num_layers is None:
         return document
     parameters = document.get("parameters") or {}
-    if document.get("merge_method") == LAYER_SWAP and parameters.get("placement") == "layers":
+    if parameters.get("placement") == "layers":
         if reference == num_layers:
             return document
         raise ValueError(
@@ -119,8 +111,9 @@ def with_scaled_counts(
     written = layer_counts(document)
     counts = {name: count for name, count in written.items() if type(count) is int}
     scaled: dict[str, Any] = {**scale_counts(counts, reference, num_layers)}
-    if isinstance(layers := written.get("revert_layers"), str):
-        scaled["revert_layers"] = scale_layers(layers, reference, num_layers)
+    for name, layers in written.items():
+        if isinstance(layers, str):
+            scaled[name] = scale_layers(layers, reference, num_layers, name)
     return {**document, "parameters": {**parameters, **scaled}} if scaled else document
 
 
@@ -151,7 +144,7 @@ def scale_counts(counts: Mapping[str, int], reference: int, num_layers: int) -> 
     return scaled
 
 
-def scale_layers(text: str, reference: int, num_layers: int) -> str:
+def scale_layers(text: str, reference: int, num_layers: int, name: str) -> str:
     """Return a list of layers such as ``"0-1,7"`` for another depth: the same shares of the depth.
 
     Layer i of `reference` covers the depth from ``i / reference`` to ``(i + 1) / reference``, and
@@ -159,11 +152,11 @@ def scale_layers(text: str, reference: int, num_layers: int) -> str:
     for what is not a list of layers of `reference`, or rounds to no layer of the other depth.
     """
     scaled: list[int] = []
-    for start, end in runs_of(parse_layers(text, reference, "revert_layers")):
+    for start, end in runs_of(parse_layers(text, reference, name)):
         first, last = (scale_count(layer, reference, num_layers) for layer in (start, end))
         if first == last:
             raise ValueError(
-                f"revert_layers {text!r}: layers {format_layers(range(start, end))} of {reference} "
+                f"{name} {text!r}: layers {format_layers(range(start, end))} of {reference} "
                 f"round to none of {num_layers}; choose other layers"
             )
         scaled += range(first, last)

@@ -18,13 +18,9 @@ from ablations.study.documents import (
 from ablations.study.grouping import name_cells
 from ablations.study.schema import BASELINE_ROLES, Kind, Pools, Study, Value
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
-from layerswap_method.methods.delta_revert import DeltaRevertRecipe
-from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import read_recipe
 from layerswap_method.methods.table import OUR_METHODS
-from layerswap_method.recipe.document import Recipe
 
 
 class _Point(NamedTuple):
@@ -138,14 +134,5 @@ def _cell(
         **point._asdict(),
         language=codes.get(name) if name is not None else None,
         recipe=recipe,
-        plan=None if num_layers is None else _plan_of(recipe, num_layers),
+        plan=None if num_layers is None else recipe.layer_plan(num_layers),
     )
-
-
-def _plan_of(recipe: Recipe | None, num_layers: int) -> LayerPlan | None:
-    """Return the layer plan of a recipe that has one; raises for layers that the model lacks."""
-    if isinstance(recipe, DeltaRevertRecipe):
-        recipe.parameters.layers(num_layers)
-    if isinstance(recipe, LayerSwapRecipe) and recipe.parameters.placement != "delta_share":
-        return recipe.parameters.plan(num_layers)
-    return None

@@ -34,7 +34,6 @@ from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.study.made_by import MadeBy, made_by
 from layerswap_method.hub.partial import file_state
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.read import read_recipe
 from layerswap_method.methods.table import OUR_METHODS, merge_models
 from layerswap_method.recipe.document import Recipe
@@ -240,12 +239,7 @@ def _weights_identity(
     by the experts' changes, by their recipe, the content of their models and mergekit's version.
     """
     code = layerswap_method.METHOD_VERSION
-    if written.method == DELTA_REVERT and written.document.get("dtype") is not None:
-        # No row need be compared where all stay. Compared rows get the wider of two dtypes.
-        idle, stated = (("keep_fraction", 1), ("threshold", 0)), written.document["parameters"]
-        active = {name: value for name, value in stated.items() if (name, value) not in idle}
-        parameters = active or {"bottom_layers": 0}
-        written = read_recipe({**written.document, "parameters": parameters})
+    written = written.without_idle_parameters()
     by_recipe = {
         "document": with_references(written.document, contents.references),
         "mergekit": versions["mergekit"],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 
-from ablations.study.documents import merge_counts
+from ablations.study.documents import merge_counts, with_values
 from ablations.study.schema import EXPERTS, Setting, Study, Value
 from layerswap_method.layer_plan import format_layers
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import LETTERS
+from layerswap_method.methods.table import METHODS
 
 NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
 
@@ -26,8 +26,9 @@ def merge_note(study: Study, num_layers: int | None) -> str:
     if not names:
         return ""
     of = "" if num_layers is None else f" of {num_layers}"
-    is_revert = (study.recipe or {}).get("merge_method") == DELTA_REVERT
-    to = "set back to the base" if is_revert else "from the language expert"
+    documents = (with_values(study.recipe or {}, setting) for setting in study.settings())
+    methods = dict.fromkeys(str(document.get("merge_method")) for document in documents)
+    to = " or ".join(METHODS[name].counted for name in methods if name in METHODS)
     note = f"b, u: layers{of} {to} at the bottom (embedding side) and the top"
     if any(counts.get("bottom_transition") for counts in settings):
         note += "; t_b, t_u: averaged layers next to them"

@@ -99,7 +99,7 @@ def _swap(
         depth = read_checkpoint(base.name, base.folder).depth()
         adapter, plan = swap_prefixes(recipe, models, depth)
         record = layer_swap_merge.swap_record(recipe, plan)
-        warnings = tuple(layer_swap_merge.large_swap_warning(recipe.parameters, plan))
+        warnings = tuple(recipe.plan_warnings(plan))
     for warning in warnings:
         LOG.warning("%s", warning)
     record = {**with_commits(record, commits(models)), "adapter": adapter.record}

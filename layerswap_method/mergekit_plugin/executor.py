@@ -265,7 +265,7 @@ def _configuration(
         if recipe.aligns_tokens and "deltas" in record:
             lines.append(_ALIGNED)
             record["deltas"]["note"] = _ALIGNED
-        for warning in layer_swap_merge.large_swap_warning(recipe.parameters, measured.plan):
+        for warning in recipe.plan_warnings(measured.plan):
             LOG.warning("%s", warning)
         inputs = [
             InputModelDefinition(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import (
@@ -15,6 +15,7 @@ from layerswap_method.checkpoint.compatible import (
 )
 from layerswap_method.checkpoint.settings import generation_notes, settings_note
 from layerswap_method.recipe.document import Recipe
+from layerswap_method.tensor_names import layer_part
 
 
 def check_models(
@@ -48,6 +49,7 @@ def check_models(
         problems = [*compared]
     if by_mergekit and not problems and not aligned:
         problems += vocabulary_problems(checkpoints)
+    problems += _part_problems(recipe, checkpoints[0])
     warnings = merge_warnings(
         checkpoints,
         dtype=recipe.written_dtype,
@@ -60,6 +62,16 @@ def check_models(
     if note := settings_note(checkpoints, donor):
         notes.append(note)
     return Checked(tuple(problems), tuple(warnings), tuple(notes), donor)
+
+
+def _part_problems(recipe: Recipe, model: Checkpoint) -> Iterator[str]:
+    """Yield that the layers of a model lack the part that is swapped alone."""
+    parts = {layer_part(name) for name in model.tensors if model.decoder.layer(name) is not None}
+    if recipe.moved_part is not None and recipe.moved_part not in parts:
+        yield (
+            f"swap_modules is {recipe.moved_part}, but the layers of {model.name} have no such "
+            f"tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
+        )
 
 
 def donor_of(

@@ -7,6 +7,7 @@ a reverted one to the base's. Source: arXiv 2410.01335, section 3.3.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from layerswap_method.checkpoint.compatible import Checked
 from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import input_errors, nearest
 from layerswap_method.frozen import Described, Frozen
-from layerswap_method.layer_plan import check_counts, format_layers, parse_layers
+from layerswap_method.layer_plan import LayerPlan, check_counts, format_layers, parse_layers
 from layerswap_method.recipe.document import Block, Count, Entry, Recipe
 from layerswap_method.recipe.references import same_model_key
 from layerswap_method.tensor_names import Decoder, layer_part
@@ -166,6 +167,37 @@ class DeltaRevertRecipe(Recipe):
     def needs_deltas(self) -> bool:
         """Whether features are compared: all weights are read."""
         return self.parameters.by_feature
+
+    def without_idle_parameters(self) -> DeltaRevertRecipe:
+        """Return the recipe without a rule by which every feature stays the expert's.
+
+        Where `dtype` is not stated the rule counts: compared tensors get the wider of two dtypes.
+        """
+        idle, stated = (("keep_fraction", 1), ("threshold", 0)), self.document["parameters"]
+        if self.dtype is None or not any(entry in idle for entry in stated.items()):
+            return self
+        active = {name: value for name, value in stated.items() if (name, value) not in idle}
+        return DeltaRevertRecipe.read(
+            {**self.document, "parameters": active or {"bottom_layers": 0}}
+        )
+
+    @classmethod
+    def layer_counts(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the layers that go back whole, as far as they are written."""
+        names = ("bottom_layers", "top_layers", "revert_layers")
+        return {name: parameters[name] for name in names if name in parameters}
+
+    def layer_plan(self, num_layers: int) -> LayerPlan | None:
+        """Return the source of every layer; None where features are compared."""
+        back = self.parameters.layers(num_layers)
+        if self.needs_deltas:
+            return None
+        return LayerPlan(tuple("base" if n in back else "task" for n in range(num_layers)))
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """Model -> its role; the expert is the task expert."""
+        return {self.expert: "task", str(self.base_model): "base"}
 
     def contradictions(self) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values."""
@@ -324,6 +356,18 @@ def revert_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
             f"{name}: {part['kept_weights']} of {part['weights']} weights "
             f"({100 * (part['fraction'] or 0):.2f} %) stay the expert's"
         )
+
+
+def revert_outline(recipe: DeltaRevertRecipe, plan: LayerPlan) -> Iterator[str]:
+    """Yield what is known of a merge before it, in lines."""
+    layers = frozenset(plan.layers_from("base"))
+    record = revert_record(recipe, layers, Decoder("", plan.num_layers), None, {})
+    yield from itertools.islice(revert_lines(recipe.parameters, record), 2)
+
+
+def revert_measured(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a plan file says of the expert's changes."""
+    return {key: record[key] for key in ("base_model", "threshold", "kept")}
 
 
 def _total(parts: Iterable[ExpertPart]) -> dict[str, int | float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
@@ -250,6 +250,44 @@ class LayerSwapRecipe(Recipe):
             *(entry.parameters.as_input(scale=scale) for entry, scale in experts),
             Input(is_base=True),
         ]
+
+    @classmethod
+    def layer_counts(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the layer counts, none of a placement that does not read them."""
+        if parameters.get("placement") in UNCOUNTED:
+            return {}
+        return {
+            name: parameters.get(name, LayerSwapSpec.model_fields[name].default) for name in COUNTS
+        }
+
+    def layer_plan(self, num_layers: int) -> LayerPlan | None:
+        """Return the source of every layer; None with ``placement: delta_share``."""
+        spec = self.parameters
+        return None if spec.placement == "delta_share" else spec.plan(num_layers)
+
+    def plan_warnings(self, plan: LayerPlan) -> Iterator[str]:
+        """Yield that the merge is the language expert with layers of the task expert."""
+        spec, swapped = self.parameters, len(plan.layers_from("language"))
+        if spec.swap_modules != "all" or plan.modules or 2 * swapped <= plan.num_layers:
+            return
+        is_counted = spec.placement not in ("layers", "delta_share")
+        advice = "; to swap less, write smaller bottom_layers and top_layers" if is_counted else ""
+        yield (
+            f"{swapped} of the {plan.num_layers} layers come from the language expert, more than "
+            f"half of the model (the paper swaps 7 of 32){advice}"
+        )
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """Model -> its role; a base that is an expert, too, has the expert's."""
+        experts = {entry.model: str(entry.parameters.role) for entry in self.experts}
+        return {str(self.base_model): "base", **experts}
+
+    @property
+    def moved_part(self) -> str | None:
+        """The part of each layer that alone is swapped, if ``swap_modules`` names one."""
+        part = self.parameters.swap_modules
+        return None if part == "all" else part
 
     @property
     def names_parent(self) -> bool:

@@ -12,17 +12,16 @@ from layerswap_method import __version__
 from layerswap_method.average import weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import Checked, same_vocabulary
-from layerswap_method.errors import InputError, input_errors
+from layerswap_method.errors import input_errors
 from layerswap_method.layer_plan import (
     ROLES,
     LayerPlan,
     describe_plan,
     draw_plan,
 )
-from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.measured import Measured, measured_plan
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.tensor_names import layer_part
 from layerswap_method.tensors import Merge, OpenModel, TensorMix, build_merge
 
 
@@ -60,7 +59,7 @@ def merge_by_layers(
         merge,
         record=record,
         lines=(*swap_lines(record), *merge.lines),
-        warnings=(*merge.warnings, *large_swap_warning(spec, measured.plan)),
+        warnings=(*merge.warnings, *recipe.plan_warnings(measured.plan)),
         plan=measured.plan,
     )
 
@@ -69,34 +68,10 @@ def plan_and_scales(
     recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, OpenModel]
 ) -> Measured:
     """Return plan and scales of a merge; changes are measured where the recipe goes by them."""
-    spec, depth = recipe.parameters, first.depth()
-    check_swap_modules(spec, first)
+    depth = first.depth()
     with input_errors("layer_swap recipe"):
-        plan = None if spec.placement == "delta_share" else spec.plan(depth)
+        plan = recipe.layer_plan(depth)
     return measured_plan(recipe, models, depth, plan)
-
-
-def check_swap_modules(spec: LayerSwapSpec, model: Checkpoint) -> None:
-    """Raise `InputError` where the layers of a model lack what ``swap_modules`` names."""
-    parts = {layer_part(name) for name in model.tensors if model.decoder.layer(name) is not None}
-    if spec.swap_modules not in ("all", *parts):
-        raise InputError(
-            f"layer_swap recipe: swap_modules is {spec.swap_modules}, but the layers of "
-            f"{model.name} have no such tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
-        )
-
-
-def large_swap_warning(spec: LayerSwapSpec, plan: LayerPlan) -> Iterator[str]:
-    """Yield a warning where the merge is the language expert with layers of the task expert."""
-    swapped = len(plan.layers_from("language"))
-    if spec.swap_modules != "all" or plan.modules or 2 * swapped <= plan.num_layers:
-        return
-    is_counted = spec.placement not in ("layers", "delta_share")
-    advice = "; to swap less, write smaller bottom_layers and top_layers" if is_counted else ""
-    yield (
-        f"{swapped} of the {plan.num_layers} layers come from the language expert, more than half "
-        f"of the model (the paper swaps 7 of 32){advice}"
-    )
 
 
 def swap_record(
@@ -178,6 +153,17 @@ def swap_lines(record: Mapping[str, Any]) -> Iterator[str]:
             f"{parameters['delta_unit']}"
         )
         yield from draw_plan(plan).splitlines()
+
+
+def swap_outline(recipe: LayerSwapRecipe, plan: LayerPlan) -> Iterator[str]:
+    """Yield what is known of a merge before it, in lines."""
+    yield from swap_lines(swap_record(recipe, plan))
+
+
+def swap_measured(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a plan file says of the experts' changes; None where none were measured."""
+    deltas: Mapping[str, Any] | None = record.get("deltas")
+    return deltas
 
 
 def read_plan(merged: Path) -> LayerPlan | None:

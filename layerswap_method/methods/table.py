@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from layerswap_method.checkpoint.compatible import Checked
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods.check import check_models
-from layerswap_method.methods.delta_revert import DeltaRevertRecipe, merge_by_features
+from layerswap_method.methods.delta_revert import (
+    DeltaRevertRecipe,
+    merge_by_features,
+    revert_measured,
+    revert_outline,
+)
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.layer_swap_merge import merge_by_layers
+from layerswap_method.methods.layer_swap_merge import (
+    merge_by_layers,
+    swap_measured,
+    swap_outline,
+)
 from layerswap_method.methods.linear import LinearRecipe, merge_by_average
 from layerswap_method.methods.passthrough import PassthroughRecipe, merge_by_copy
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
@@ -36,6 +46,16 @@ class Method(NamedTuple):
     """The file next to the weights that says what came from where; methods of ours have one, and a
     kernel of the method's name in `mergekit_plugin/kernels/plain.py`."""
 
+    outline: Callable[[Any, LayerPlan], Iterator[str]] | None = None
+    """From a recipe and its `layer_plan` to the lines of log and card that need no files; None
+    where no recipe has a plan."""
+
+    measured: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] | None = None
+    """From the content of a plan file to what was measured of the experts; None for nothing."""
+
+    counted: str = ""
+    """Where the layers come from that a recipe counts, in words."""
+
 
 METHODS: Mapping[str, Method] = {
     "layer_swap": Method(
@@ -43,12 +63,18 @@ METHODS: Mapping[str, Method] = {
         build=merge_by_layers,
         card="[Layer Swapping](https://arxiv.org/abs/2410.01335)",
         plan_file=PLAN_FILE,
+        outline=swap_outline,
+        measured=swap_measured,
+        counted="from the language expert",
     ),
     "delta_revert": Method(
         recipe=DeltaRevertRecipe,
         build=merge_by_features,
         card="[Delta Revert](https://arxiv.org/abs/2410.01335)",
         plan_file=REVERT_PLAN_FILE,
+        outline=revert_outline,
+        measured=revert_measured,
+        counted="set back to the base",
     ),
     "linear": Method(
         recipe=LinearRecipe,

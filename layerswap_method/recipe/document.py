@@ -20,6 +20,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.recipe.references import is_folder, named_models, syntax_problem
 from layerswap_method.recipe.validation import validated
 
@@ -205,6 +206,40 @@ class Recipe(Described):
         """
         keys = ("tokenizer", "tokenizer_source", "chat_template")
         return next((f"it has {key}:" for key in keys if getattr(self, key) is not None), None)
+
+    def without_idle_parameters(self) -> Self:
+        """Return a recipe of the same tensors without parameters that decide none of them."""
+        return self
+
+    @classmethod
+    def layer_counts(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what counts or lists layers among parameters that nobody has checked yet.
+
+        A count is a whole number, a list a string such as "0-4,30,31". Counts that are not written
+        are the method's defaults, where it has some.
+        """
+        return {}
+
+    def layer_plan(self, num_layers: int) -> LayerPlan | None:
+        """Return the source of every layer; None where the merge measures it, or has no such plan.
+
+        Raises `ValueError` for layers that a model of `num_layers` layers lacks.
+        """
+        return None
+
+    def plan_warnings(self, plan: LayerPlan) -> Iterator[str]:
+        """Yield what is unusual about the layers of the merge."""
+        yield from ()
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """Model -> its role, ``task``, ``language`` or ``base``, where the method has roles."""
+        return {}
+
+    @property
+    def moved_part(self) -> str | None:
+        """The part of each layer, ``attention`` or ``mlp``, that alone is swapped, if one is."""
+        return None
 
     @property
     def rows_from(self) -> tuple[str, ...] | None:

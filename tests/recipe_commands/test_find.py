@@ -157,7 +157,7 @@ def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path):
     [
         (["baselines/soup"], "linear makes every tensor of all models"),
         (["swahili", "--layers", "6"], "5 + 2 = 7 is more than the model's 6 layers"),
-        (["revert/threshold", "--layers", "6"], "which rows go back is measured at the merge"),
+        (["revert/threshold", "--layers", "6"], "what comes from where is measured at the merge"),
         (["pocket/layerswap.yml"], "did you mean 'pocket/layer_swap.yml'?"),
         ([str(ROOT / "recipes")], "holds no layer_swap_plan.json"),
     ],

@@ -52,14 +52,14 @@ def test_of_two_counts_that_would_not_fit_the_last_gives_way():
     ],
 )
 def test_a_list_of_layers_covers_the_same_share_of_the_depth(text, reference, depth, expected):
-    assert scale_layers(text, reference, depth) == expected
+    assert scale_layers(text, reference, depth, "revert_layers") == expected
 
 
 def test_layers_that_are_beyond_the_reference_or_vanish_are_refused():
     with pytest.raises(ValueError, match="33 is not a layer count"):
         scale_count(33, 32, 8)
     with pytest.raises(ValueError, match=r"layers 2 of 32 round to none of 8"):
-        scale_layers("2", 32, 8)
+        scale_layers("2", 32, 8, "revert_layers")
 
 
 def test_reverts_are_scaled_and_the_plan_says_so(plan):

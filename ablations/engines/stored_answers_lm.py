@@ -43,9 +43,9 @@ from ablations.engines.questions import (
 )
 from ablations.machine.progress import Step, show_step
 from ablations.models.tokens import cut_left, pair_tokens, prompt_tokens
+from ablations.scoring.evaluation import TaskFailed
 from ablations.scoring.observed import Key, Outcome
 from ablations.scoring.protocol import Protocol
-from layerswap_method.errors import LayerSwapError
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
             why = f"{tensor} has values that are no finite numbers"
         else:
             why = "no weight that the engine shows is at fault, so it may overflow; try float32"
-        raise LayerSwapError(f"{question.task}: log-likelihoods are not finite: {why}")
+        raise TaskFailed(question.task, f"log-likelihoods are not finite: {why}")
 
 
 class _Progress:

@@ -103,7 +103,7 @@ class Board:
                 note_finished_work()
                 logger.info("%s evaluated in %.1f s", title, outcome.timing_s["total"])
             else:
-                logger.warning("%s failed: %s", title, _reason(outcome))
+                logger.warning("%s failed: %s", title, outcome.error)
         if not ended:
             return
         self._left -= ended.keys()
@@ -122,8 +122,7 @@ class Board:
             failed: dict[str, list[str]] = {}
             for task, key in cell.records.items():
                 if isinstance(outcome := outcomes[key], Failure):
-                    reason = _reason(outcome) if len(cell.records) > 1 else outcome.error
-                    failed.setdefault(reason, []).append(task)
+                    failed.setdefault(outcome.error, []).append(task)
             if failed:
                 summary.failed[cell.label] = "; ".join(
                     f"{', '.join(tasks)}: {error}" if len(cell.records) > 1 else error
@@ -296,8 +295,3 @@ def show_scores(
     if not above(text, sys.stdout):
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-
-
-def _reason(failure: Failure) -> str:
-    """Return why a task failed, for text that names the task itself."""
-    return failure.error.removeprefix(f"{failure.task}: ")

@@ -16,6 +16,7 @@ from ablations.machine.whole_files import DiskFull, is_full
 from ablations.runner.work import Engine, Job, ModelFailed, Work, now
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
+from ablations.scoring.evaluation import TaskFailed
 from layerswap_method.errors import LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class _Worker:
             except ModelFailed as error:
                 self._fail([work, *left], error.message)
                 return
+            except TaskFailed as error:  # the failure has the task
+                self._fail([work], error.reason)
             except LayerSwapError as error:
                 self._fail([work], error.message)
             except Exception as error:

@@ -24,6 +24,7 @@ from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
+from layerswap_method.errors import LayerSwapError
 from layerswap_method.frozen import Frozen
 
 Backend = Literal["hf", "vllm"]
@@ -51,6 +52,14 @@ _REFUSED = {
     "data_dir": "the folder of the benchmarks' data has a key of its own, data_dir",
 }
 """Key that no `metadata` may have -> why."""
+
+
+class TaskFailed(LayerSwapError):
+    """Raised where the evaluation of a task fails; the message begins with the task's name."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        super().__init__(f"{task}: {reason}")
+        self.reason = reason
 
 
 class TaskScore(Frozen):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ablations.scoring.evaluation import Sample, TaskScore
+from ablations.scoring.evaluation import Sample, TaskFailed, TaskScore
 from ablations.scoring.language_id import why_not_judged
 from ablations.scoring.observed import OBSERVED, Key, Outcome, language_of, observed_values
 from ablations.statistics.corpus import (
@@ -26,7 +26,6 @@ from ablations.statistics.intervals import Interval, bootstrap, score_interval, 
 from ablations.statistics.means_and_p_values import Array, estimate
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.mbpp import RunCode
-from layerswap_method.errors import LayerSwapError
 
 _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
 """Metrics that lm-eval reports on a scale to 100."""
@@ -247,11 +246,12 @@ def _score(
         value = reported / 100 if metric == "ter" else min(reported / 100, 1.0)
     key = f"{metric},{fields['filter']}"
     if value is None or not math.isfinite(value):
-        raise LayerSwapError(f"{task}: lm-eval reports {key} = {value}, which is not a score")
+        raise TaskFailed(task, f"lm-eval reports {key} = {value}, which is not a score")
     agrees = derived is None or math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9)
     if not agrees and aggregation in _MEANS:
-        raise LayerSwapError(
-            f"{task}: lm-eval reports {key} = {value}, but its {len(items)} samples give {derived}"
+        raise TaskFailed(
+            task,
+            f"lm-eval reports {key} = {value}, but its {len(items)} samples give {derived}",
         )
     if not agrees or (aggregation.isidentifier() and aggregation not in _MEANS):
         interval = stderr = None

@@ -192,17 +192,18 @@ def with_its_files(file: StudyFile) -> Study:
     Raises:
         InputError: where its experts file or a name of a task is wrong.
     """
-    study, problems = checks.with_tasks_by_language(_with_experts(file, None).study)
-    InputError.raise_any(str(file.path), problems or checks.task_problems(study))
-    return study
+    whole = _with_all_files(file, None)
+    problems = whole.problems or checks.task_problems(whole.study)
+    InputError.raise_any(str(file.path), problems)
+    return whole.study
 
 
 class _Checked(NamedTuple):
     """A study whose files are right, and what was learned while they were checked."""
 
     study: Study
-    places: Mapping[str, str]
-    """Name of an expert -> where the experts file has it."""
+    of_file: Mapping[str, str]
+    """Names of the experts file -> where that has the experts, also those of no cell."""
 
     experts: Mapping[str, Expert]
     resolved: Mapping[str | None, ResolvedTasks]
@@ -234,12 +235,10 @@ def _check_files(
     Raises:
         InputError: with every problem of the files, and every expert that is not found.
     """
-    problems = list[str]()
-    named = _with_experts(file, experts_file)
-    study, missing = checks.with_tasks_by_language(named.study)
-    problems += missing
-    folders = (own_folder(file.path), named.folder)
-    problems += checks.study_problems(study, folders, has_all_tasks=not missing)
+    whole = _with_all_files(file, experts_file)
+    study, problems = whole.study, [*whole.problems]
+    folders = (own_folder(file.path), whole.folder)
+    problems += checks.study_problems(study, folders, has_all_tasks=not whole.problems)
     placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
     problems += cell_problems(study, placeholders)
     with _collected(problems):
@@ -251,9 +250,11 @@ def _check_files(
         problems += _primary_problems(study, resolved.values())
         problems += _metric_problems(study, resolved.values())
     hub = Downloads(download_choice(download), headers_only=dry)
-    experts = _find_experts(named, placeholders, folders[0], problems, hub, download=not dry)
-    InputError.raise_any(str(file.path), problems)
-    return _Checked(study, named.of_file, experts, resolved, chosen, hub)
+    source = None if problems else hub
+    found = _find_experts(whole, placeholders, folders[0], source, download=not dry)
+    InputError.raise_any(str(file.path), [*problems, *_expert_problems(whole, found)])
+    experts = found.experts
+    return _Checked(study, whole.of_file, experts, resolved, chosen, hub)
 
 
 def _primary_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterator[str]:
@@ -359,7 +360,7 @@ def _notes(
     study: Study, checked: _Checked, done: IdentifiedCells, num_layers: int
 ) -> Iterator[str]:
     """Yield what a reader of the scores should know; empty texts among it are nothing."""
-    experts, places = checked.experts, checked.places
+    experts, of_file = checked.experts, checked.of_file
     yield describe_scaling(study, num_layers)
     yield precision_note(checked.backend, study.evaluate.options)
     yield from checks.plan_notes(study, experts, done.cells)
@@ -378,7 +379,7 @@ def _notes(
             f"from the hub's cache: {', '.join(claimed)}: their content is what the hub's names of "
             "the files say, and was not read"
         )
-    if places and not places.keys() & experts.keys():
+    if of_file and not of_file.keys() & experts.keys():
         yield f"the experts file names none of the study's experts: {', '.join(experts)}"
 
 
@@ -398,10 +399,13 @@ class _Place(NamedTuple):
     folder: Path | None
 
 
-class _NamedExperts(NamedTuple):
-    """A study in which every expert has a name."""
+class _WholeStudy(NamedTuple):
+    """A study with what its experts file sets: each expert has a name, each language its tasks."""
 
     study: Study
+    problems: Sequence[str]
+    """Why tasks of its languages are not known."""
+
     places: Mapping[str, _Place]
     """Name -> where the expert is."""
 
@@ -412,8 +416,8 @@ class _NamedExperts(NamedTuple):
     """Folder of the experts file."""
 
 
-def _with_experts(file: StudyFile, experts_file: Path | ExpertsFile | None) -> _NamedExperts:
-    """Return the study with names for its experts, and where these are."""
+def _with_all_files(file: StudyFile, experts_file: Path | ExpertsFile | None) -> _WholeStudy:
+    """Return the study as its files make it; `plan_study` adds its models' dtype alone."""
     study, of_file, folder = file.study, dict[str, str](), None
     if experts_file is None:
         experts_file = file.experts_file
@@ -428,55 +432,78 @@ def _with_experts(file: StudyFile, experts_file: Path | ExpertsFile | None) -> _
         name: _Place(place, own_folder(file.path)) for name, place in {**own, **written}.items()
     }
     places |= {name: _Place(place, folder) for name, place in of_file.items()}
-    return _NamedExperts(study, places, of_file, folder)
+    study, problems = checks.with_tasks_by_language(study)
+    return _WholeStudy(study, problems, places, of_file, folder)
+
+
+class _FoundExperts(NamedTuple):
+    """The experts of a study, as far as they are there."""
+
+    experts: dict[str, Expert]
+    unknown: Sequence[str]
+    """Names of which no file says where the expert is."""
+
+    missing: Mapping[str, LayerSwapError]
+    """Name of an expert that is not where it should be -> why."""
 
 
 def _find_experts(
-    named: _NamedExperts,
+    whole: _WholeStudy,
     names: Iterable[str],
     folder: Path | None,
-    problems: list[str],
-    hub: Downloads,
+    hub: Downloads | None,
     *,
     download: bool,
-) -> dict[str, Expert]:
+) -> _FoundExperts:
     """Return the experts of `names`; `folder` is that of the study.
 
-    Where something is wrong already, no expert is downloaded, but those on the hub are looked for.
+    `hub` is None where the study is wrong already. Then, and once an expert is not there, no other
+    is downloaded, but those on the hub are looked for.
+
+    Raises:
+        LayerSwapError: where nothing is wrong yet, and the hub or the network fails.
     """
-    study, places, of_file = named.study, named.places, named.of_file
-    experts: dict[str, Expert] = {}
-    headers_only = Downloads(headers_only=True)
-    models_of_recipe = {*named_models(study.recipe or {})} - {*of_file, *ROLES}
-    unknown = [name for name in names if name not in places]
-    if not of_file:  # without an experts file a word is a folder, as in a recipe
+    unknown = [name for name in names if name not in whole.places]
+    if not whole.of_file:  # without an experts file a word is a folder, as in a recipe
         unknown = [name for name in unknown if not is_folder(resolve_from(name, folder))]
-        if unknown:
-            problems.append(
-                f"the study does not say where {', '.join(unknown)} is: add --experts FILE, or "
-                "write a folder (./math), a hub id or base+adapter for each expert"
-            )
-    else:
-        problems += [_not_in_experts_file(name, study, of_file) for name in unknown]
+    experts, missing = dict[str, Expert](), dict[str, LayerSwapError]()
+    headers_only = Downloads(headers_only=True)
     for name in names:
         if name in unknown:
             continue
-        place = places.get(name, _Place(name, folder))
+        source = None if unknown or missing else hub
+        place = whole.places.get(name, _Place(name, folder))
         try:
             experts[name] = find_model(
                 place.reference,
                 name=name,
-                download=download and not problems,
+                download=download and source is not None,
                 folder=place.folder,
-                hub=headers_only if problems else hub,
+                hub=source or headers_only,
             )
         except LayerSwapError as error:
-            if not problems and not isinstance(error, InputError):
+            if source is not None and not isinstance(error, InputError):
                 raise
-            roles = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
-            is_of_recipe = {name, place.reference} & models_of_recipe
-            problems.append(f"{error.message}{roles if is_of_recipe else ''}")
-    return experts
+            missing[name] = error
+    return _FoundExperts(experts, unknown, missing)
+
+
+def _expert_problems(whole: _WholeStudy, found: _FoundExperts) -> Iterator[str]:
+    """Yield which experts of a study are not there."""
+    unknown = found.unknown
+    if whole.of_file:
+        yield from (_not_in_experts_file(name, whole.study, whole.of_file) for name in unknown)
+    elif unknown:
+        yield (
+            f"the study does not say where {', '.join(unknown)} is: add --experts FILE, or write a "
+            "folder (./math), a hub id or base+adapter for each expert"
+        )
+    models_of_recipe = {*named_models(whole.study.recipe or {})} - {*whole.of_file, *ROLES}
+    roles = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
+    for name, error in found.missing.items():
+        place = whole.places.get(name)
+        is_of_recipe = {name, name if place is None else place.reference} & models_of_recipe
+        yield f"{error.message}{roles if is_of_recipe else ''}"
 
 
 def _not_in_experts_file(name: str, study: Study, places: Mapping[str, str]) -> str:

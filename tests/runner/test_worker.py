@@ -19,6 +19,7 @@ from ablations.runner.jobs import in_processes, share_of, show_scores
 from ablations.runner.work import ModelFailed, Work
 from ablations.runner.worker import LOCKS
 from ablations.runs import records
+from ablations.scoring.evaluation import TaskFailed
 from layerswap_method.errors import LayerSwapError
 from tests.kills import kill_when, start
 from tests.runner.fakes import (
@@ -121,7 +122,7 @@ def test_output_that_nobody_reads_ends_the_call_and_leaves_its_records(tmp_path)
         ),
         # It is named once.
         (
-            {"s000-more": LayerSwapError("more: its data is damaged")},
+            {"s000-more": TaskFailed("more", "its data is damaged")},
             ["s000-more", "s000", "s001-more", "s001"],
             {"bottom_layers=0": "more: its data is damaged"},
             "",

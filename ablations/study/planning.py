@@ -364,6 +364,7 @@ def _notes(
     yield describe_scaling(study, num_layers)
     yield precision_note(checked.backend, study.evaluate.options)
     yield from checks.plan_notes(study, experts, done.cells)
+    yield from dict.fromkeys(_warnings_of_models(done))
     yield from checks.language_notes(study, done.cells, done.task_languages)
     for task, why in checked.resolved[None].skipped.items():
         yield f"{task}: skipped: {why}"
@@ -381,6 +382,14 @@ def _notes(
         )
     if of_file and not of_file.keys() & experts.keys():
         yield f"the experts file names none of the study's experts: {', '.join(experts)}"
+
+
+def _warnings_of_models(done: IdentifiedCells) -> Iterator[str]:
+    """Yield the warnings of all merges that are planned, but those of their layers."""
+    for cell in done.cells:
+        if (merge := done.merges.get(cell.weights_key)) is not None:
+            of_layers = {*cell.recipe.plan_warnings(merge.plan)} if merge.plan else set[str]()
+            yield from (warning for warning in merge.warnings if warning not in of_layers)
 
 
 @contextlib.contextmanager

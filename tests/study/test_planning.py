@@ -48,6 +48,15 @@ def test_an_experts_file_of_other_names_is_noted(plan, models):
     assert not any("names none" in note for note in plan().notes)
 
 
+def test_what_a_merge_warns_of_is_noted_once_of_a_study(plan, own):
+    shutil.rmtree(own.parent / "math")
+    shutil.copytree(own.parent / "base", own.parent / "math")
+    notes = plan(own, vary={"bottom_layers": [1, 2, 4]}).notes  # the last swaps every layer
+    assert len([note for note in notes if "math changes nothing" in note]) == 1
+    assert len([note for note in notes if "base is not the base of swahili" in note]) == 1
+    assert not any("more than half of the model" in note for note in notes)
+
+
 def test_a_model_that_transformers_does_not_know_is_the_engines_to_name(plan, own):
     edited(own.parent / "base", "config.json", model_type="nosuch")
     evaluate = {"tasks": ["words"], "options": {"max_model_len": 9}}

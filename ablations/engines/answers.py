@@ -83,18 +83,18 @@ class AnswerFile:
     model, the evaluation goes on and its answers are not stored. A full disk ends it: `DiskFull`.
     """
 
-    def __init__(self, path: Path, engine: str = "", *, is_checked: bool = True) -> None:
+    def __init__(self, path: Path, settings_hash: str = "", *, is_checked: bool = True) -> None:
         """Read nothing yet.
 
         Args:
             path: of the file.
-            engine: hash of what its questions have in common (`engine_key`).
+            settings_hash: of what its questions have in common (`hash_settings`).
             is_checked: whether new answers are stored at once; else by `confirm`, in the same
                 block. A run that ends before that (Ctrl-C, SIGKILL, a full disk) leaves them in a
                 file of their own, which the next one removes.
         """
         self.path = path
-        self.engine = engine
+        self.settings_hash = settings_hash
         self._target = path if is_checked else path.with_suffix(_UNCHECKED)
         self._answers: dict[str, Answer] = {}
         self._new = set[str]()

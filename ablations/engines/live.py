@@ -124,7 +124,7 @@ class LiveEvaluator:
         self.backend = resolve_backend(backend)
         self._base = merge_of_one(Model(str(base_folder), Path(base_folder)))
         self._options = options or EngineOptions()
-        self._engine: Any = None
+        self._engine: LoadedModel | None = None
         self._loaded: Mapping[str, TensorMix] | None = None
         self._disabled: str | None = None
         """Why no model can be put into it any more."""
@@ -142,10 +142,9 @@ class LiveEvaluator:
         self._check_fit(model)
         if self._disabled is not None:
             raise SwapFailed(self._disabled)
-        if self._engine is None:
-            self._start()
+        engine = self._start() if self._engine is None else self._engine
         with self._ended_by_errors(model):
-            self._load(model.tensors)
+            self._load(engine, model.tensors)
 
     def check(self) -> None:
         """Put the base back, and repeat the probe; without an engine do nothing.
@@ -154,10 +153,10 @@ class LiveEvaluator:
             SwapFailed: for good, when the probe is not answered as at the start: what was
                 evaluated since the last check may be wrong.
         """
-        if self._engine is not None:
+        if (engine := self._engine) is not None:
             with self._ended_by_errors(self._base, for_good=True):
-                self._load(self._base.tensors)
-                self._compare("with the base's weights back in place")
+                self._load(engine, self._base.tensors)
+                self._compare(engine, "with the base's weights back in place")
 
     def evaluate(
         self, model: Merge, resolved: ResolvedTasks, answers: AnswerFile | None = None
@@ -169,6 +168,7 @@ class LiveEvaluator:
             SwapFailed: when the model could not be put into the engine.
         """
         self.swap(model)
+        assert self._engine is not None
         try:
             return run_tasks(self._engine, resolved, model.donor_folder, self.backend, answers)
         except InputError:  # the request is at fault, and nothing was asked yet
@@ -183,13 +183,14 @@ class LiveEvaluator:
         if engine is not None:
             engine.close()
 
-    def _start(self) -> None:
-        self._engine = start_model(self._base.donor_folder, self.backend, self._options)
+    def _start(self) -> LoadedModel:
+        engine = self._engine = start_model(self._base.donor_folder, self.backend, self._options)
         with self._ended_by_errors(self._base, for_good=True):
-            self._engine.check_names(self._base.tensors)
-            self._check_loading()
+            engine.check_names(self._base.tensors)
+            self._check_loading(engine)
+        return engine
 
-    def _check_loading(self) -> None:
+    def _check_loading(self, engine: LoadedModel) -> None:
         """Load the engine's model over itself and check that it answers the probe as before.
 
         Before that one small tensor is changed, which the probe must notice: an engine that loads
@@ -197,31 +198,27 @@ class LiveEvaluator:
         """
         show_step(Step("checking that weights can be loaded into the engine"))
         tensors = self._base.tensors
-        self._reference = ProbeReference(self._ask_probe(), self._ask_probe())
+        self._reference = ProbeReference(_ask_anew(engine), _ask_anew(engine))
         if (name := _final_norm(self._base)) is not None:
             mix = tensors[name].model_copy(update={"factor": _CORRUPTION})
-            self._load({**tensors, name: mix})
-            if self._reference.mismatch(self._ask_probe()) is None:
+            self._load(engine, {**tensors, name: mix})
+            if self._reference.mismatch(_ask_anew(engine)) is None:
                 raise SwapFailed(
                     f"{self._base.donor_folder}: the probe does not notice that {name} was "
                     f"multiplied by {_CORRUPTION} in the engine, so loading weights has no effect"
                 )
         self._loaded = None
-        self._load(tensors)
-        self._compare("with every tensor of the base loaded over itself")
+        self._load(engine, tensors)
+        self._compare(engine, "with every tensor of the base loaded over itself")
 
-    def _compare(self, when: str) -> None:
-        if (mismatch := self._reference.mismatch(self._ask_probe())) is not None:
+    def _compare(self, engine: LoadedModel, when: str) -> None:
+        if (mismatch := self._reference.mismatch(_ask_anew(engine))) is not None:
             raise SwapFailed(
                 f"{self._base.donor_folder}: {when}, {self.backend} answers differently than at "
                 f"its start ({mismatch}); weights loaded into it are not what they should be"
             )
 
-    def _ask_probe(self) -> ProbeAnswers:
-        self._engine.reset_cache()
-        return ask_probe(self._engine)
-
-    def _load(self, tensors: Mapping[str, TensorMix]) -> None:
+    def _load(self, engine: LoadedModel, tensors: Mapping[str, TensorMix]) -> None:
         """Load a model, unless it is the engine's.
 
         An error leaves the engine with neither model, and so in need of an end.
@@ -230,9 +227,9 @@ class LiveEvaluator:
             return
         show_step(Step("loading the weights"))
         self._loaded = None
-        self._engine.load(tensors)
+        engine.load(tensors)
         self._loaded = tensors
-        self._engine.reset_cache()
+        engine.reset_cache()
 
     @contextmanager
     def _ended_by_errors(self, model: Merge, *, for_good: bool = False) -> Iterator[None]:
@@ -279,6 +276,12 @@ def _final_norm(model: Merge) -> str | None:
     """Return the weight of the norm after the last layer, None where no name says so."""
     outside = (name for name in model.tensors if not re.search(r"\.\d+\.", name))
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
+
+
+def _ask_anew(engine: LoadedModel) -> ProbeAnswers:
+    """Return what an engine answers to the probe with nothing in its cache."""
+    engine.reset_cache()
+    return ask_probe(engine)
 
 
 def ask_probe(engine: LoadedModel) -> ProbeAnswers:

@@ -45,8 +45,8 @@ def start_model(
     model: str | Path,
     backend: Backend,
     options: EngineOptions,
-) -> Any:
-    """Return an engine with a checkpoint loaded; `close` ends it.
+) -> LoadedModel:
+    """Return an engine with a checkpoint loaded; `close` ends it. ``hf`` gives an `HfModel`.
 
     Args:
         model: a folder, or the hub id of a model in the local cache.

@@ -35,7 +35,7 @@ class Question:
     """Which of the sampled answers to its prompt it wants; None where nothing is drawn."""
 
 
-def engine_key(protocol: Protocol, settings: Mapping[str, Any]) -> str:
+def hash_settings(protocol: Protocol, settings: Mapping[str, Any]) -> str:
     """Return a hash of what all questions of a run have in common besides the weights.
 
     Args:
@@ -48,7 +48,7 @@ def engine_key(protocol: Protocol, settings: Mapping[str, Any]) -> str:
 def read_questions(
     kind: Literal["generate", "loglikelihood"],
     requests: Sequence[Any],
-    engine: str | None,
+    settings_hash: str | None,
     sample_seed: str,
 ) -> list[Question]:
     """Return the questions of lm-eval's requests, with equal keys where two of them are one.
@@ -56,12 +56,12 @@ def read_questions(
     Args:
         kind: what is wanted.
         requests: of lm-eval, all of that kind.
-        engine: hash of `engine_key`; None where no answers are stored.
+        settings_hash: of `hash_settings`; None where no answers are stored.
         sample_seed: seed and number of the repeat.
     """
     earlier = Counter[str]()
     questions = []
-    common = (kind,) if engine is None else (engine, kind)
+    common = (kind,) if settings_hash is None else (settings_hash, kind)
     for request in requests:
         prompt, asked = request.args
         draw, drawn = None, tuple[str | None, ...]()

@@ -22,11 +22,11 @@ from vLLM; the tests named show each case:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from typing import Protocol as Interface
 
 from lm_eval.api.model import LM
@@ -46,6 +46,9 @@ from ablations.models.tokens import cut_left, pair_tokens, prompt_tokens
 from ablations.scoring.evaluation import TaskFailed
 from ablations.scoring.observed import Key, Outcome
 from ablations.scoring.protocol import Protocol
+
+if TYPE_CHECKING:
+    from layerswap_method.tensors import TensorMix
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,30 @@ class LoadedModel(Interface):
 
     def faulty_tensor(self) -> str | None:
         """Return the first weight that has NaN or infinity, None where none is seen to have."""
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check, as far as can be known before a load, that tensors of these names are its weights.
+
+        Raises:
+            LayerSwapError: for a name that it does not have, or a weight that none of them names.
+        """
+
+    def load(self, mixes: Mapping[str, TensorMix]) -> None:
+        """Replace all weights: name of a tensor in a checkpoint -> what it is computed of.
+
+        Raises:
+            LayerSwapError: where that failed; what it holds is then no model.
+        """
+
+    def reset_cache(self) -> None:
+        """Drop the keys and values that were computed with the weights before a load.
+
+        Raises:
+            LayerSwapError: where requests are still running.
+        """
+
+    def close(self) -> None:
+        """Give back its memory and end its processes; it cannot be used after that."""
 
 
 _Kind = Literal["generate", "loglikelihood"]
@@ -237,8 +264,8 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         )
 
     def _read(self, kind: _Kind, requests: Sequence[Any]) -> list[Question]:
-        engine = None if self._answers is None else self._answers.engine
-        return read_questions(kind, requests, engine, self._sample_seed)
+        settings = None if self._answers is None else self._answers.settings_hash
+        return read_questions(kind, requests, settings, self._sample_seed)
 
     def _prompts(self, questions: Sequence[Question]) -> dict[str, Prompt]:
         """Return key -> prompt, whose answer has a limit that fits the context; {} without engine.

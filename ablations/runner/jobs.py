@@ -25,7 +25,7 @@ from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, above, note_finished_work, show_step, status_line
 from ablations.machine.whole_files import DiskFull
 from ablations.runner.work import Engine, Job, Work
-from ablations.runner.worker import work
+from ablations.runner.worker import evaluate_claimed
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
 from ablations.scoring.evaluation import Evaluation
@@ -172,13 +172,13 @@ Start = Callable[[Job, Board], None]
 
 def in_this_process(job: Job, board: Board) -> None:
     """Work here."""
-    work(job, board.look, board.begin)
+    evaluate_claimed(job, board.look, board.begin)
 
 
 def run_cells(
     out: Path,
     cells: Sequence[Cell],
-    engine: Callable[[], Engine],
+    make_engine: Callable[[], Engine],
     *,
     protocol: str = "",
     progress: bool | None = None,
@@ -190,10 +190,10 @@ def run_cells(
     What fails is noted with its reason, and the rest goes on. Models that another runner works on
     are waited for.
 
-    `engine` makes what evaluates, in the worker. `progress` is that of `status_line`; `show` is
+    `make_engine` is called in each worker. `progress` is that of `status_line`; `show` is
     called for every cell that has ended now.
     """
-    job = Job(out, cells, engine, uuid.uuid4().hex, protocol)
+    job = Job(out, cells, make_engine, uuid.uuid4().hex, protocol)
     with status_line(progress):
         board = Board(job, show)
         if not board.has_ended:
@@ -263,7 +263,7 @@ def _work(job: Job, place: int, gpus: int) -> None:
             names = seen if len(seen) == count else [str(index) for index in range(count)]
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share_of(names, place, gpus))
     try:
-        work(job)
+        evaluate_claimed(job)
     except DiskFull as error:
         logger.error("%s", error.message)
         sys.exit(_FULL)

@@ -12,7 +12,7 @@ from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, show_step
 from ablations.runner.jobs import Board
 from ablations.runner.work import Job
-from ablations.runner.worker import work
+from ablations.runner.worker import evaluate_claimed
 from ablations.runs.records import RUN_FILE
 from layerswap_method.errors import InputError, first_line
 
@@ -29,7 +29,7 @@ def _work(job: Job) -> None:
             "of the cluster share"
         )
     take_descendants_along()
-    work(job)
+    evaluate_claimed(job)
 
 
 def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: int) -> None:

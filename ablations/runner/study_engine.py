@@ -21,7 +21,7 @@ import yaml
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions, engine_facts
-from ablations.engines.questions import engine_key
+from ablations.engines.questions import hash_settings
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import DiskFull, write_text
@@ -131,7 +131,7 @@ class StudyEngine:
         return None if reference is None else self.experts[reference]
 
     def answer_settings(self, cell: Cell) -> Mapping[str, Any]:
-        """Return the common part of the keys of all answers of a model; see `engine_key`."""
+        """Return the common part of the keys of all answers of a model; see `hash_settings`."""
         plan, folder = self.plan, cell.donor or self.plan.base.folder
         if folder not in self._contexts:
             self._contexts[folder] = context_of(str(folder))
@@ -344,16 +344,19 @@ class StudyEngine:
         engine = start_model(folder, backend, self.plan.options)
         self._stack.callback(engine.close)
         if adapter is not None:
+            from ablations.engines.hf_model import HfModel
+
+            assert isinstance(engine, HfModel), "`backend_beside` has said so"
             engine.replace_network(with_adapter(engine.model, adapter))
         return functools.partial(run_tasks, engine, folder=folder, backend=backend)
 
 
 def answer_file(engine: StudyEngine, work: Work, *, is_checked: bool = True) -> AnswerFile:
     """Return the file of a model's answers to a task; equal weights have one, in all runs."""
-    key = engine_key(work.resolved.request, engine.answer_settings(work.cell))
+    settings = hash_settings(work.resolved.request, engine.answer_settings(work.cell))
     name = work.task.replace("/", "_")
     path = engine.answers / work.cell.weights_key / f"{name}.jsonl"
-    return AnswerFile(path, key, is_checked=is_checked)
+    return AnswerFile(path, settings, is_checked=is_checked)
 
 
 def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:

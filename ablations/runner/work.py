@@ -60,8 +60,8 @@ class Job:
     """The run folder."""
 
     cells: Sequence[Cell]
-    engine: Callable[[], Engine]
-    """Makes a worker's engine."""
+    make_engine: Callable[[], Engine]
+    """Called by each worker, once."""
 
     call: str
     """Name of the call: what failed in it is not tried again in it."""

@@ -27,7 +27,7 @@ LOCKS = ".locks"
 _WAIT_S = 0.3
 
 
-def work(
+def evaluate_claimed(
     job: Job,
     look: Callable[[], object] = lambda: None,
     begin: Callable[[Work], object] = lambda work: None,
@@ -38,7 +38,7 @@ def work(
     What fails is noted with its reason, and the rest goes on. `begin` is called before every task
     with it, and `look` after it.
     """
-    engine = job.engine()
+    engine = job.make_engine()
     try:
         _Worker(job, engine, look, begin).run()
     finally:

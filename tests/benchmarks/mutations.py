@@ -118,11 +118,11 @@ ablations/harmonize/steps.py @ harmonize/test_run.py
 factors={"attended": 1 / copies} => factors={}
 math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/questions.py @ engines/test_answers.py
-else (engine, kind) => else (kind,)
+else (settings_hash, kind) => else (kind,)
 protocol=protocol.overrides(), => protocol={}, @ runner/test_engines.py
 return min(wanted, max(1, room)) => return wanted @ scoring/test_outcomes.py
 ablations/engines/live.py @ engines/test_evaluator.py
-self._engine.load(tensors) => pass
+engine.load(tensors) => pass
 ablations/engines/hf_model.py @ scoring/test_outcomes.py
 stop = [end] if may_think else until => stop = [end]
 ablations/scoring/observed.py @ scoring/test_outcomes.py

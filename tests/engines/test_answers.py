@@ -239,8 +239,8 @@ def test_a_full_disk_is_said_and_ends_the_run(tmp_path):
 
 
 OTHERS = [
-    {"engine": "vllm"},
-    {"engine": None},
+    {"settings": "of vllm"},
+    {"settings": None},
     {"prompt": "w2"},
     {"asked": {"until": []}},
     {"asked": {"temperature": 1.0}},
@@ -251,10 +251,10 @@ OTHERS = [
 
 
 def test_questions_have_one_key_where_they_are_one():
-    def key(kind="generate", engine="hf", prompt="w1", asked=None, item=0, sample_seed="0 0"):
+    def key(kind="generate", settings="of hf", prompt="w1", asked=None, item=0, sample_seed="0 0"):
         pair = (prompt, {"until": ["."]} if asked is None else asked)
         requests = [Instance("generate_until", {}, pair, 0, ("task", item, 1))] * 2
-        return [each.key for each in read_questions(kind, requests, engine, sample_seed)]
+        return [each.key for each in read_questions(kind, requests, settings, sample_seed)]
 
     first, second = key()
     assert first == second == key(item=1)[0] == key(sample_seed="1 0")[0]

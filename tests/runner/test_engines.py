@@ -254,7 +254,7 @@ def place(tmp_path, models):
         vars(plan).update(changes)
         engine = StudyEngine(plan, out, tmp_path / "answers")
         answers = answer_file(engine, work or work_of(REQUEST))
-        return answers.path, answers.engine
+        return answers.path, answers.settings_hash
 
     return place
 

@@ -143,7 +143,7 @@ MATH, BLEU, SPANISH = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twi
 ENGLISH, FRENCH = "smol_math_twins_en", "smol_math_twins_fr"
 COMPREHENSION, TRANSLATION = "smol_comprehension_twins_es", "smol_translate_twins_en_es"
 NEW_VERBS = "smol_math_twins_new_verbs_es"
-MGSM = "layerswap_mgsm_es"
+MGSM, MSVAMP = "layerswap_mgsm_es", "layerswap_msvamp_es"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 USUAL = "real_model_layers:layer swap b=5 u=2"
@@ -163,6 +163,12 @@ NUMBERS = {
             )
             for name, role in (("language", "language"), ("math", "task"))
         },
+    },
+    "Does it do so on MSVAMP, with four times as many problems?": lambda: {
+        **swap_minus_parts("qwen_msvamp_es", MSVAMP),
+        "language expert minus math expert": compared(
+            "qwen_msvamp_es:language expert", "qwen_msvamp_es:task expert", "exact_match", MSVAMP
+        ),
     },
     "Does it beat other merges, and one model trained on the data of both experts?": lambda: {
         "swap minus weighted soup": swap_minus("real_model", "weighted soup"),
@@ -529,13 +535,16 @@ def test_the_commands_of_a_section_make_its_results(question):
         assert {*facts_of(data["cells"], data["experts"])} <= made, name
 
 
-def test_the_scores_on_mgsm_follow_from_the_answers_without_this_package(monkeypatch):
+@pytest.mark.parametrize("folder", ["qwen_math_es", "qwen_msvamp_es"])
+def test_scores_follow_from_the_answers_without_this_package(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     page = (RESULTS / "README.md").read_text()
-    (program,) = re.findall(r"```python\n(import pandas as pd\n\nanswers.+?)```", page, re.DOTALL)
+    (program,) = re.findall(r"```python\n(import pandas as pd\n\nFOLDER.+?)```", page, re.DOTALL)
+    program = re.sub(r'(?<=results/)\w+(?="  # of MSVAMP)', folder, program)
     names: dict = {}
     exec(compile(program, "README.md", "exec"), names)
-    scores = pd.read_csv(RESULTS / "qwen_math_es" / "scores.csv")
+    assert names["FOLDER"].endswith(folder)
+    scores = pd.read_csv(RESULTS / folder / "scores.csv")
     stored = scores[scores["filter"].eq("strict-match") & scores["metric"].eq("exact_match")]
     assert names["right"].mean().to_dict() == dict(
         zip(stored["model"], stored["value"], strict=True)

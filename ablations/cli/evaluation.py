@@ -266,7 +266,7 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
 
         print_line("\n".join(filter(None, [text, wrapped(line)])))
         return
-    print_line(result.report())
+    print_line(result.summary_text())
     with watched("computing the answer"):
         from ablations.report.run_tables import answer_of_run
 

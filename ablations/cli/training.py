@@ -167,6 +167,6 @@ def quickstart(out: Path, backend: Any, limit: int | None, preset: Any) -> None:
     with watched("evaluating"):
         result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
     table = scores_text(make_report(result.run, draw=False))
-    print_line(f"\n{result.report()}\n\n{table}\n\n{_HOW_TO_READ.format(out=out)}")
+    print_line(f"\n{result.summary_text()}\n\n{table}\n\n{_HOW_TO_READ.format(out=out)}")
     if result.summary.failed:
         sys.exit(1)

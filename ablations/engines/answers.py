@@ -81,6 +81,11 @@ class AnswerFile:
     A line is written with one call, so a kill loses or tears the last one at most; a torn line is
     dropped. Where the file cannot be read, written or locked, or another run writes answers of this
     model, the evaluation goes on and its answers are not stored. A full disk ends it: `DiskFull`.
+
+    Its states: *closed* before and after the block, and without the lock (`keep` then stores
+    nothing); *open* in it. With `is_checked` each new answer is in the file at once. Without, new
+    answers *wait for a check* in ``TASK.unchecked``, until they are *confirmed* (`confirm` appends
+    them to the file) or *withdrawn* (`withdraw` removes them).
     """
 
     def __init__(self, path: Path, settings_hash: str = "", *, is_checked: bool = True) -> None:

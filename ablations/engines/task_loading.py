@@ -194,7 +194,7 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
     try:
         yield
     except LayerSwapError as error:
-        if type(error) not in (InputError, DataUnavailable) or error.message.startswith("task "):
+        if type(error) not in (InputError, DataUnavailable):
             raise
         raise type(error)(f"task {name}: {error.message}") from error
     except (Exception, SystemExit) as error:  # a task's own code may raise anything

@@ -13,12 +13,22 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
     from filelock import FileLock
+
+
+class Owner(NamedTuple):
+    """Who holds a claim, or ended without giving it up."""
+
+    process: str
+    """Its process and machine in words."""
+
+    note: str
+    """What it noted of itself; see `try_claim`."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +39,8 @@ class Claim:
     owner: Path
     """The file that names who holds it."""
 
-    abandoned: str
-    """Text of the last owner there, if it ended without giving the claim up; else ``""``."""
+    abandoned: Owner | None
+    """The last owner, if it ended without giving the claim up."""
 
     def release(self) -> None:
         """Give it up."""
@@ -42,7 +52,7 @@ class Claim:
 def try_claim(folder: Path, name: str, note: str = "", option: str = "an --out") -> Claim | None:
     """Return a claim on `name` in `folder` (which is made), or None while another holds it.
 
-    `note` is an additional line for `Claim.abandoned`, `option` what names the folder.
+    `note` is for `Claim.abandoned`, `option` what names the folder.
 
     Raises:
         OSError: where there is no room for the file.
@@ -73,17 +83,19 @@ def try_claim(folder: Path, name: str, note: str = "", option: str = "an --out")
     return claim
 
 
-def owner(folder: Path, name: str) -> str:
-    """Return the text of the holder of a claim, or of one that ended without giving it up."""
+def owner(folder: Path, name: str) -> Owner | None:
+    """Return the holder of a claim, or one that ended without giving it up; None for neither."""
     try:
-        return _owner_file(folder, name).read_text(encoding="utf-8")
+        process, _, note = _owner_file(folder, name).read_text(encoding="utf-8").partition("\n")
     except (OSError, ValueError):
-        return ""
+        return None
+    return Owner(process, note) if process else None
 
 
 def holder(folder: Path, name: str) -> str:
     """Return the holder of the claim in words."""
-    return owner(folder, name).partition("\n")[0] or "another runner"
+    held_by = owner(folder, name)
+    return "another runner" if held_by is None else held_by.process
 
 
 def _owner_file(folder: Path, name: str) -> Path:

@@ -101,7 +101,7 @@ class RunResult:
     tasks: frozenset[str]
     """The models and tasks that were to be evaluated."""
 
-    def report(self) -> str:
+    def summary_text(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""
         done, out, unfinished = self.summary, self.run.path, len(self.run.unfinished)
         before = f", {len(done.before)} finished before" if done.before else ""
@@ -174,7 +174,6 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
 
     show = functools.partial(show_scores, metric=plan.study.report.metric)
     answers = _answers(options, out)
-    run = None
     try:
         summary = run_cells(
             out,
@@ -192,13 +191,25 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
             start=_start(options, plan.options.gpus),
         )
     finally:
-        with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            run = load_run(out)
-            collect(run)
+        run = _collect_what_is_there(out)
     if run is None or run.head != head:
         run = load_run(out, head)
     tasks = frozenset(task for cell in cells for task in cell.records)
     return RunResult(run, summary, tasks)
+
+
+def _collect_what_is_there(out: Path) -> Run | None:
+    """Write the tables of a run folder, and return what they were made of.
+
+    This is done however the workers ended: after Ctrl-C or a failure, too, a report shows what is
+    finished. None where a record is damaged or the tables cannot be written: the records hold all
+    of it, and the next run writes the tables.
+    """
+    with contextlib.suppress(OSError, LayerSwapError):
+        run = load_run(out)
+        collect(run)
+        return run
+    return None
 
 
 def open_study(study: str | Mapping[str, Any], options: RunOptions) -> tuple[StudyFile, Path]:

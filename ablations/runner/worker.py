@@ -60,7 +60,7 @@ class _Worker:
 
     def run(self) -> None:
         models = dict.fromkeys(work.cell.weights_key for work in self._works.values())
-        waiting = sorted(models, key=lambda key: bool(owner(self._locks, key)))
+        waiting = sorted(models, key=lambda key: owner(self._locks, key) is not None)
         while waiting:
             # Each time from the first: one that was held may be free now.
             ended = next((key for key in waiting if self._try(key)), None)
@@ -100,9 +100,11 @@ class _Worker:
             for path in self._job.out.glob(f"*/.{work.key}.*"):
                 path.unlink(missing_ok=True)
         left = self._missing(works)
-        who, _, call = claim.abandoned.partition("\n")
-        if call == self._job.call:
-            self._fail(left, f"{who} was killed while it worked on this (often: out of memory)")
+        last = claim.abandoned
+        if last is not None and last.note == self._job.call:
+            self._fail(
+                left, f"{last.process} was killed while it worked on this (often: out of memory)"
+            )
             return
         while left:
             work = left.pop(0)

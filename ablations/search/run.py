@@ -150,7 +150,8 @@ def _check_same(out: Path, search: Search) -> None:
 def _check_whole(result: RunResult) -> None:
     if result.summary.failed:
         raise LayerSwapError(
-            f"{result.report()}\nThe search goes on when all models of a round have their scores."
+            f"{result.summary_text()}\n"
+            "The search goes on when all models of a round have their scores."
         )
 
 

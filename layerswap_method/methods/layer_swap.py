@@ -51,9 +51,6 @@ UNCOUNTED: Mapping[Placement, str] = {
 }
 """Placement for which the swapped layers are not counted -> advice where a recipe counts them."""
 
-PLAN_PARAMETERS = frozenset({*COUNTS, "placement", "language_layers", "seed"})
-"""Parameters that the layer plan is made from, and nothing else is."""
-
 _SMALLEST_SUM = 1e-30
 """Averages are computed in float32, whose smallest plain number is 1e-38."""
 
@@ -192,12 +189,27 @@ class LayerSwapSpec(Described):
 
     def plan(self, num_layers: int) -> LayerPlan:
         """Return the layer plan for a model of `num_layers` layers."""
-        return build_plan(num_layers, **self.model_dump(include=set(PLAN_PARAMETERS)))
+        return build_plan(
+            num_layers,
+            bottom_layers=self.bottom_layers,
+            top_layers=self.top_layers,
+            bottom_transition=self.bottom_transition,
+            top_transition=self.top_transition,
+            placement=self.placement,
+            language_layers=self.language_layers,
+            seed=self.seed,
+        )
 
     def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> Source:
         """Return the source of the tensor `name` in decoder layer `layer` (None: outside)."""
-        keys = {"non_layer", "layer_norms", "swap_modules"}
-        return tensor_source(name, layer, plan, **self.model_dump(include=keys))
+        return tensor_source(
+            name,
+            layer,
+            plan,
+            non_layer=self.non_layer,
+            layer_norms=self.layer_norms,
+            swap_modules=self.swap_modules,
+        )
 
 
 class ExpertParameters(Described):

@@ -41,7 +41,9 @@ def measured_plan(
     num_layers: int,
     plan: LayerPlan | None,
 ) -> Measured:
-    """Return plan and scales of a merge by the experts' changes, cached in this process.
+    """Return plan and scales of a merge by the experts' changes.
+
+    `deltas/pair.py` caches what it reads of the changes in this process; this is computed anew.
 
     `plan` is that of the recipe; None with ``placement: delta_share``, whose plan is measured.
     """

@@ -92,18 +92,18 @@ PLAN_FILES = tuple(filter(None, (method.plan_file for method in METHODS.values()
 """Files of which a merge by a method of this project has one."""
 
 
-def merge_models(recipe: Recipe, models: Mapping[str, Model]) -> Merge:
+def merge_models(recipe: Recipe, model_files: Mapping[str, Model]) -> Merge:
     """Return the merge of models (by their references) on this machine; write nothing.
 
     Raises `InputError` for files, adapters and models that do not fit, with every problem of the
     first kind found.
     """
-    return merge_open_models(recipe, open_models(recipe, models))
+    return merge_open_models(recipe, open_models(recipe, model_files))
 
 
-def open_models(recipe: Recipe, models: Mapping[str, Model]) -> dict[str, OpenModel]:
+def open_models(recipe: Recipe, model_files: Mapping[str, Model]) -> dict[str, OpenModel]:
     """Return the models of a recipe, each opened once, in the order of its references."""
-    return {reference: OpenModel.read(models[reference]) for reference in recipe.references}
+    return {reference: OpenModel.read(model_files[reference]) for reference in recipe.references}
 
 
 def merge_open_models(recipe: Recipe, models: Mapping[str, OpenModel]) -> Merge:
@@ -113,15 +113,15 @@ def merge_open_models(recipe: Recipe, models: Mapping[str, OpenModel]) -> Merge:
     return METHODS[recipe.method].build(recipe, models, checked)
 
 
-def why_mergekit(recipe: Recipe, models: Mapping[str, Model]) -> str | None:
+def why_mergekit(recipe: Recipe, model_files: Mapping[str, Model]) -> str | None:
     """Return why only mergekit can merge a recipe of models; None where their files are enough.
 
-    `models` (by their references) are all of the recipe, or those whose places are known. Raises
-    `InputError` for an adapter whose config is damaged.
+    `model_files` (by their references) are all of the recipe, or those whose places are known.
+    Raises `InputError` for an adapter whose config is damaged.
     """
     if (reason := recipe.why_mergekit()) is not None:
         return reason
-    for reference, model in models.items():
+    for reference, model in model_files.items():
         if model.adapter is not None and is_lora(model.adapter):
             kind = unsupported_kind(read_adapter_config(model.adapter))
             if kind is not None:

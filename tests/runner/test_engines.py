@@ -185,7 +185,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     loads, sound = 0, 2
     result = run("later")
     (error,) = result.summary.failed.values()
-    assert "Run the same command again to retry the cells that failed." in result.report()
+    assert "Run the same command again to retry the cells that failed." in result.summary_text()
     assert "with the base's weights back in place" in error
     assert error.endswith("run it again with --materialize")
     assert not list((tmp_path / "later-answers").glob("*/*.unchecked"))

@@ -33,6 +33,9 @@ class Figure(NamedTuple):
     share: float
     """Part of the column's width that it takes, so that all figures have text of one size."""
 
+    summary: str = ""
+    """Stands for it on a page where it is folded; empty for one that is not."""
+
 
 Draw = Callable[[], Any]
 """Returns the canvas of a figure."""
@@ -43,7 +46,9 @@ def fitting_letters(width_in: float, font_pt: float = _FONT_PT) -> int:
     return max(8, int(width_in * 72 / (0.62 * font_pt)))
 
 
-def draw_figure(key: str, title: str, caption: str, alt: str, draw: Draw) -> Figure:
+def draw_figure(
+    key: str, title: str, caption: str, alt: str, draw: Draw, *, summary: str = ""
+) -> Figure:
     """Return a figure; the ids in its SVG depend on its key."""
     with drawing(key):
         canvas = draw()
@@ -54,4 +59,5 @@ def draw_figure(key: str, title: str, caption: str, alt: str, draw: Draw) -> Fig
             alt=alt,
             images=images_of(canvas),
             share=canvas.get_figwidth() / WIDTH_IN,
+            summary=summary,
         )

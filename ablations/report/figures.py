@@ -39,6 +39,12 @@ from ablations.study.wording import describe_setting
 MOST_ROWS = 48
 """Comparisons that a figure shows; the table has more."""
 
+_MOST_OPEN = 12
+"""Comparisons of a figure that is not folded: those fit a screen."""
+
+_FOREST_IN = 3.79
+"""Width of a figure of comparisons, whose labels stand above their bars: a phone's."""
+
 _VERDICT_MARKERS = {
     BETTER: (BETTER_COLOR, "^"),
     WORSE: (WORSE_COLOR, "v"),
@@ -67,31 +73,37 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
     ]
 
     def draw() -> Any:
-        letters, extra = fitting_letters(3.4), 0.6
+        letters, extra = fitting_letters(_FOREST_IN - 0.2, SMALL_PT), 1.0
         names = [
             [wrap(f"{row['first']} − {row['second']}", letters) for row in rows] for rows in panels
         ]
         heights = [sum(len(lines) + extra for lines in panel) for panel in names]
         titles = [fill(task_text(rows[0], frame), letters) for rows in panels]
         lines = sum(heights) + sum(1.6 + title.count("\n") for title in titles)
-        canvas = new_canvas(WIDTH_IN, 0.55 + lines * LINE_IN)
+        canvas = new_canvas(_FOREST_IN, 0.55 + lines * LINE_IN)
         grid = canvas.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)
+        margin = study.report.margin
         for axes, rows, panel, height, title in zip(
             grid[:, 0], panels, names, heights, titles, strict=True
         ):
-            axes.axvspan(-study.report.margin, study.report.margin, color=MARGIN_COLOR, lw=0)
-            axes.axvline(0, color=ZERO_COLOR, lw=0.8)
-            top, places = 0.0, []
+            top = 0.0
             for row, words in zip(rows, panel, strict=True):
-                room = len(words) + extra
-                place = top + room / 2
+                axes.annotate(
+                    "\n".join(words),
+                    (0, top + len(words)),
+                    xycoords=("axes fraction", "data"),
+                    va="bottom",
+                    fontsize=SMALL_PT,
+                )
+                bar, end = top + len(words), top + len(words) + extra
+                axes.fill_between([-margin, margin], bar, end, color=MARGIN_COLOR, lw=0)
+                axes.plot([0, 0], [bar, end], color=ZERO_COLOR, lw=0.8)
+                place = (bar + end) / 2
                 color, marker = _VERDICT_MARKERS.get(row["verdict"], _VERDICT_MARKERS[UNCLEAR])
                 axes.plot([100 * row["low"], 100 * row["high"]], [place] * 2, color=color, lw=1.8)
                 axes.plot(100 * row["difference"], place, marker, color=color, ms=5.5)
-                places.append(place)
-                top += room
-            axes.set_yticks(places, ["\n".join(words) for words in panel])
-            axes.tick_params(axis="y", length=0)
+                top = end
+            axes.set_yticks([])
             axes.spines["left"].set_visible(False)
             axes.set_ylim(height, 0)
             axes.set_title(title, loc="left", fontweight="bold")
@@ -105,10 +117,11 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
         "The planned comparisons" if is_stated else "The comparisons by default",
         f"First minus second with {study.evaluate.level:.0%} intervals (not corrected). Grey band: "
         f"within ±{study.report.margin:g} points. ▲ green: better; ▼ orange: worse; ■ blue: no "
-        "relevant difference; ● dark grey: cannot tell (p corrected).",
+        "relevant difference; ● grey: cannot tell (p corrected).",
         f"Differences with intervals, of {len(frame)} comparisons: "
         f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}.",
         draw,
+        summary=f"{len(frame)} comparisons" if len(frame) > _MOST_OPEN else "",
     )
 
 

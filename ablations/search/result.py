@@ -449,7 +449,8 @@ def rounds_figure(result: SearchResult) -> Figure:
         axes.set_xlabel("items that choose")
         axes.set_ylabel("score in percent (biased)")
         axes.set_title(task_name(result.search.choose), loc="left", fontweight="bold")
-        axes.legend(fontsize=SMALL_PT)
+        # Below the axes: to search the best place in them takes long with many lines.
+        canvas.legend(loc="outside lower left", frameon=False, fontsize=SMALL_PT)
         return canvas
 
     dropped = frame[~frame["goes_on"]]["model"].nunique()

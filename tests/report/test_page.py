@@ -5,13 +5,16 @@ import itertools
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from PIL import Image, ImageStat
 
 from ablations.report.write import make_report, write_report
+from ablations.runs.run import load_run
 from tests.report.runs import level, study_of, write_run
 
+RESULTS = Path(__file__).parents[2] / "ablations" / "results"
 EXPLORATORY = "#comparisons details:last-of-type"
 SCORE = 3  # column of the cells
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
@@ -198,6 +201,7 @@ TEXTS = """() => [...document.querySelectorAll("figure svg")]
 
 @pytest.mark.slow
 def test_every_label_of_a_figure_is_legible_whole_and_apart_from_others(screen):
+    screen.evaluate(UNFOLD)
     figures = screen.evaluate(TEXTS)
     assert len(figures) == len(screen.locator("figure").all())
     for figure in figures:
@@ -219,16 +223,32 @@ def overlap(one, other):
 
 
 @pytest.mark.slow
-def test_figures_are_as_wide_as_their_column(browser, any_file):
-    for viewport in (DESK, PHONE):
+def test_figures_fill_a_phone_and_their_share_of_a_wide_column(browser, any_file):
+    for viewport, least in ((DESK, 0.46), (PHONE, 0.97)):
         page = browser.new_page(viewport=viewport)
         page.goto(any_file.as_uri())
+        page.evaluate(UNFOLD)
         column_px = page.locator("main").bounding_box()["width"]
         shown = page.locator("figure svg").all()
         assert len(shown) == page.locator("figure").count() > 0
-        assert max(svg.bounding_box()["width"] for svg in shown) > 0.97 * column_px
+        assert max(svg.bounding_box()["width"] for svg in shown) > least * column_px
         assert all(svg.get_attribute("aria-label").count(". ") >= 2 for svg in shown)
         page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "is_folded"), [("placement", True), ("layer_count", False)])
+def test_comparisons_fit_a_phone_and_many_are_folded(browser, tmp_path, name, is_folded):
+    """Of a shipped result; their labels stand above the bars, not beside them."""
+    write_report(make_report(load_run(RESULTS / name)), ["html"], tmp_path)
+    page = browser.new_page(viewport={**PHONE, "width": 390})
+    page.goto((tmp_path / "report.html").as_uri())
+    figure = page.locator("section:is(#planned, #default) figure")
+    assert figure.is_visible() != is_folded
+    page.evaluate(UNFOLD)
+    assert figure.is_visible()
+    assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth")
+    page.close()
 
 
 def test_the_page_says_nothing_and_loads_nothing(browser, file):

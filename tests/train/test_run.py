@@ -411,6 +411,8 @@ def test_a_dry_run_says_rows_steps_and_memory_and_writes_nothing(tmp_path, base)
     (out / "other").mkdir(parents=True)
     refused = layerswap("train", config, "--out", out, "--dry-run")
     assert (refused.exit_code, "is not a training folder" in refused.stderr) == (2, True)
+    refused = layerswap("train", config, "--out", out, "--dry-run", "--json")
+    assert (refused.exit_code, "--dry-run prints no JSON" in refused.output) == (2, True)
 
 
 def test_no_token_is_broken_at_the_end_of_a_line():

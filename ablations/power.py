@@ -218,8 +218,7 @@ def _assumed(
     experts = {name: Expert(name, Path("/experts", name)) for name in expert_names(study)}
     cells, problems = expand(study, experts, num_layers)
     InputError.raise_any(study.name, problems)
-    cells = [cell.model_copy(update={"weights_key": cell.label}) for cell in cells]
-    models = derive_models(study, cells, num_layers)
+    models = derive_models(study, [cell.with_keys(cell.label, {}) for cell in cells], num_layers)
     labels = {model.label: model.cells for model in models}
     by_label = {cell.label: cell for cell in cells}
     for contrast in contrasts(study, models):

@@ -30,7 +30,7 @@ from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
 from ablations.scoring.evaluation import Evaluation
 from ablations.statistics.as_text import with_interval
-from ablations.study.cells import Cell
+from ablations.study.cells import PlannedCell
 from ablations.tasks.names import task_name
 from layerswap_method.errors import LayerSwapError, counted, printable
 
@@ -43,7 +43,7 @@ _FULL = 28
 _WIDTH = 100
 _LOST = "neither scores nor an error could be written (is the disk full?)"
 
-ShowCell = Callable[[Cell, Mapping[str, Evaluation]], None]
+ShowCell = Callable[[PlannedCell, Mapping[str, Evaluation]], None]
 """Shows a cell that has ended now, with the evaluations that it has, by task."""
 
 
@@ -137,7 +137,7 @@ class Board:
     def _is_new(self, outcome: TaskRecord | Failure) -> bool:
         return isinstance(outcome, TaskRecord) and outcome.provenance.get("call") == self._job.call
 
-    def _show(self, cell: Cell) -> None:
+    def _show(self, cell: PlannedCell) -> None:
         """Show a cell, if this call has evaluated something of it."""
         outcomes = {task: self._job.outcome(key) for task, key in cell.records.items()}
         done = {t: outcome for t, outcome in outcomes.items() if isinstance(outcome, TaskRecord)}
@@ -177,7 +177,7 @@ def in_this_process(job: Job, board: Board) -> None:
 
 def run_cells(
     out: Path,
-    cells: Sequence[Cell],
+    cells: Sequence[PlannedCell],
     make_engine: Callable[[], Engine],
     *,
     protocol: str = "",
@@ -280,7 +280,7 @@ def share_of(names: Sequence[str], place: int, gpus: int) -> Sequence[str]:
 
 
 def show_scores(
-    cell: Cell, evaluations: Mapping[str, Evaluation], metric: str | None = None
+    cell: PlannedCell, evaluations: Mapping[str, Evaluation], metric: str | None = None
 ) -> None:
     """Print the scores of a cell on stdout: its label, and `metric` of the tasks that have it."""
     parts = []

@@ -29,7 +29,7 @@ from ablations.runs import records
 from ablations.runs.collect import collect
 from ablations.runs.run import Run, holds_copy, load_run
 from ablations.sandbox import Isolation
-from ablations.study.cells import missing_tasks, selected
+from ablations.study.cells import Cell, missing_tasks, selected
 from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, open_study_file
@@ -314,14 +314,20 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
         for task, key in before.get(cell.weights_key, {}).items():
             keys.setdefault(task, key)
         recipe = read_recipe(with_references(cell.recipe.document, places))
-        update = {
-            "recipe": recipe,
-            "resolved": None,
-            "donor": None,
-            "made_by": None,
-            "records": keys,
-        }
-        cells.append(cell.model_copy(update=update))
+        cells.append(
+            Cell(
+                label=cell.label,
+                kind=cell.kind,
+                values=cell.values,
+                experts=cell.experts,
+                language=cell.language,
+                recipe=recipe,
+                plan=cell.plan,
+                weights_key=cell.weights_key,
+                records=keys,
+                skipped=cell.skipped,
+            )
+        )
     study = plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve())))
     pools = study.experts.model_copy(update={"places": {}})
     head = records.RunFile.of_cells(

@@ -36,7 +36,7 @@ from layerswap_method.methods.table import METHODS, PLAN_FILES
 
 if TYPE_CHECKING:
     from ablations.engines.live import LiveEvaluator
-    from ablations.study.cells import Cell
+    from ablations.study.cells import PlannedCell
     from ablations.study.planning import StudyPlan
     from layerswap_method.tensors import Merge
 
@@ -125,12 +125,12 @@ class StudyEngine:
         self._live: LiveEvaluator | None = None
         self._shared = shared
 
-    def single(self, cell: Cell) -> Expert | None:
+    def single(self, cell: PlannedCell) -> Expert | None:
         """Return the expert that a cell evaluates as it is; None for a merge."""
         reference = cell.recipe.unmerged
         return None if reference is None else self.experts[reference]
 
-    def answer_settings(self, cell: Cell) -> Mapping[str, Any]:
+    def answer_settings(self, cell: PlannedCell) -> Mapping[str, Any]:
         """Return the common part of the keys of all answers of a model; see `hash_settings`."""
         plan, folder = self.plan, cell.donor or self.plan.base.folder
         if folder not in self._contexts:
@@ -207,7 +207,7 @@ class StudyEngine:
         with answers:
             return rescore(work.resolved, cell.donor, self.plan.backend, answers)
 
-    def _merge_of(self, cell: Cell) -> Merge:
+    def _merge_of(self, cell: PlannedCell) -> Merge:
         """Return the merge of a cell that is made from files: that of the plan, if it has one.
 
         One that measures changes reads all weights; the last is kept, as tasks of one model follow
@@ -291,7 +291,7 @@ class StudyEngine:
         weights = {"weights": "checkpoint", **fallback, **read_measured(folder)}
         return _Ready(key, ask, weights | engine_facts(self.plan.backend), is_live=False)
 
-    def _swapped(self, cell: Cell, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
+    def _swapped(self, cell: PlannedCell, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
         """Put a cell's model into the live engine; what mergekit has merged of it is in `folder`.
 
         Raises:

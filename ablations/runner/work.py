@@ -12,14 +12,14 @@ from ablations.requests.resolve import ResolvedTasks
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
 from ablations.scoring.evaluation import Evaluation
-from ablations.study.cells import Cell
+from ablations.study.cells import PlannedCell
 from layerswap_method.errors import LayerSwapError
 
 
 class Work(NamedTuple):
     """One task of a cell, that is one record."""
 
-    cell: Cell
+    cell: PlannedCell
     task: str
 
     @property
@@ -59,7 +59,7 @@ class Job:
     out: Path
     """The run folder."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[PlannedCell]
     make_engine: Callable[[], Engine]
     """Called by each worker, once."""
 

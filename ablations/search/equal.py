@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ablations.machine.progress import track
-from ablations.study.cells import Cell
+from ablations.study.cells import PlannedCell
 from layerswap_method.mix_reader import MixReader
 from layerswap_method.tensors import Merge, TensorMix
 
 
-def with_equal_keys(cells: Sequence[Cell], merges: Mapping[str, Merge]) -> list[Cell]:
+def with_equal_keys(cells: Sequence[PlannedCell], merges: Mapping[str, Merge]) -> list[PlannedCell]:
     """Return cells of which those with equal tensors have the `weights_key` of the first.
 
     Of tensors that may differ the smallest are read first, up to the first value that differs.
@@ -26,7 +26,7 @@ def with_equal_keys(cells: Sequence[Cell], merges: Mapping[str, Merge]) -> list[
     """
     mixes = _Mixes()
     tensors = {key: mixes.numbers(merge.tensors) for key, merge in merges.items()}
-    keyed: list[Cell] = []
+    keyed: list[PlannedCell] = []
     for cell in track("comparing weights", cells, unit="cells"):
         earlier = [
             other

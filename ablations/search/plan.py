@@ -238,7 +238,7 @@ def make_search(plan: StudyPlan, where: str) -> Search:
             f"{where}: vary has {counted(len(candidates), 'setting')} with weights of its own; a "
             "search needs two" + "".join(f"\n  - {line}" for line in equal[:_SHOWN_EQUAL])
         )
-    request = next(cell.resolved.request for cell in plan.cells if cell.resolved is not None)
+    request = plan.cells[0].resolved.request
     listed = tuple(plan.cells[-1].records)
     choose, report, items, notes = _tasks(study, request, listed, plan.task_languages)
     choose_experts, report_experts = split_experts(study.experts)

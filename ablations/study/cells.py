@@ -1,14 +1,15 @@
 """A cell of a study: a model, what it is called, and the tasks that it is evaluated on.
 
-It holds a complete recipe with folders in it, and the tasks as they were read.
-`ablations.study.expansion` makes cells, and `selected` chooses among them.
+It has a type for each of its stages: `ExpandedCell`, as `ablations.study.expansion` makes it,
+`MadeCell` once its experts are open, and `PlannedCell` of a plan, which can be evaluated. `Cell` is
+what is stored of that in `run.json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -55,8 +56,8 @@ _Recipe = Annotated[
 ]
 
 
-class Cell(Frozen):
-    """One point of a study: a model, merged or not, and the tasks it is evaluated on."""
+class ExpandedCell(Frozen):
+    """One point of a study: a model, merged or not, as the study's files describe it."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
@@ -83,30 +84,6 @@ class Cell(Frozen):
     """Source of every layer, embedding side first; None where no layer is swapped, or where it is
     measured at the merge."""
 
-    resolved: InstanceOf[ResolvedTasks] | None = Field(default=None, exclude=True)
-    """The tasks and how they are evaluated; None in a cell that was read back."""
-
-    made_by: MadeBy | None = Field(default=None, exclude=True)
-    """Who makes the weights; None in a cell that was read back."""
-
-    donor: Path | None = Field(default=None, exclude=True)
-    """The folder whose config and tokenizer the model has; None where only its merge tells, and in
-    a cell that was read back."""
-
-    weights_key: str = ""
-    """Hash of the weights, equal where two cells are one model; see `ablations.study.identity`."""
-
-    records: dict[str, str] = Field(default_factory=dict)
-    """Task -> key of its record, in the order of the request."""
-
-    skipped: dict[str, str] = Field(default_factory=dict)
-    """Task of the study that is not evaluated -> why."""
-
-    def resolved_task(self, task: str) -> ResolvedTasks:
-        """Return one of the tasks alone."""
-        assert self.resolved is not None
-        return self.resolved.only(task)
-
     def facts(self) -> dict[str, str]:
         """Return the cell's properties for ``--only``, as text."""
         facts = {name: value_text(value) for name, value in self.values.items()}
@@ -115,8 +92,62 @@ class Cell(Frozen):
             facts["language_code"] = self.language
         return {**facts, "kind": self.kind, "label": self.label}
 
+    def with_keys(self, weights_key: str, records: Mapping[str, str]) -> Cell:
+        """Return what is stored of the cell, with these keys."""
+        return Cell(
+            label=self.label,
+            kind=self.kind,
+            values=self.values,
+            experts=self.experts,
+            language=self.language,
+            recipe=self.recipe,
+            plan=self.plan,
+            weights_key=weights_key,
+            records=dict(records),
+        )
 
-def missing_tasks(cells: Sequence[Cell], missing: Collection[str]) -> dict[str, ResolvedTasks]:
+
+class MadeCell(ExpandedCell):
+    """A cell with what the headers of its experts say; none of their weights are read."""
+
+    made_by: MadeBy = Field(exclude=True)
+    """Who makes the weights."""
+
+    donor: Path | None = Field(exclude=True)
+    """The folder whose config and tokenizer the model has; None where only its merge tells."""
+
+
+class Cell(ExpandedCell):
+    """A cell with the keys of its weights and records, as `run.json` has it."""
+
+    weights_key: str
+    """Hash of the weights, equal where two cells are one model; see `ablations.study.identity`."""
+
+    records: dict[str, str]
+    """Task -> key of its record, in the order of the request."""
+
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Task of the study that is not evaluated -> why."""
+
+
+class PlannedCell(Cell, MadeCell):
+    """A cell that can be evaluated."""
+
+    resolved: InstanceOf[ResolvedTasks] = Field(exclude=True)
+    """The tasks and how they are evaluated."""
+
+    def resolved_task(self, task: str) -> ResolvedTasks:
+        """Return one of the tasks alone."""
+        return self.resolved.only(task)
+
+
+AnyCell = TypeVar("AnyCell", bound=ExpandedCell)
+"""A cell of one of the stages."""
+
+
+def missing_tasks(
+    cells: Sequence[PlannedCell], missing: Collection[str]
+) -> dict[str, ResolvedTasks]:
     """Return the tasks that lack a record of a key in `missing`, each alone by its name."""
     return {
         task: cell.resolved_task(task)
@@ -126,7 +157,7 @@ def missing_tasks(cells: Sequence[Cell], missing: Collection[str]) -> dict[str, 
     }
 
 
-def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+def selected(cells: Sequence[AnyCell], only: Sequence[str]) -> list[AnyCell]:
     """Return the cells that fit every condition; all of them where there is none.
 
     Conditions are NAME=VALUE, in any case. Values of one name are alternatives, and every name must

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ablations.engines.chat import has_template
 from ablations.models.find import Expert, build_hint
-from ablations.study.cells import Cell
+from ablations.study.cells import Cell, ExpandedCell, MadeCell
+from ablations.study.made_by import made_by
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
 from ablations.tasks.names import language_name
@@ -184,29 +185,42 @@ def _primary_problems(study: Study) -> Iterator[str]:
             )
 
 
-def with_donors(
-    cells: Iterable[Cell], experts: Mapping[str, Expert], checkpoints: Sequence[Checkpoint]
-) -> list[Cell]:
-    """Return cells with the folder that gives each model its config, tokenizer and chat template.
+def made_cells(
+    cells: Iterable[ExpandedCell], experts: Mapping[str, Expert], checkpoints: Sequence[Checkpoint]
+) -> Iterator[MadeCell]:
+    """Yield cells with who makes each model, and the folder whose config and tokenizer it has.
 
     A merge has those of its `donor_of`. One whose recipe makes a tokenizer has no folder: what it
     has is known only after the merge. `checkpoints` are those of the experts; () where nothing is
     merged.
+
+    Raises:
+        InputError: for an adapter whose config is damaged.
     """
-    by_reference = {expert.reference: expert.folder for expert in experts.values()}
+    by_reference = {expert.reference: expert for expert in experts.values()}
     pairs = zip(experts.values(), checkpoints, strict=False)
     headers = {expert.reference: checkpoint for expert, checkpoint in pairs}
-    with_donor = []
     for cell in cells:
         recipe, folder = cell.recipe, None
+        maker = made_by(recipe, by_reference)
         if recipe.unmerged is not None:
-            folder = by_reference[recipe.unmerged]
-        elif cell.made_by == "files":
+            folder = by_reference[recipe.unmerged].folder
+        elif maker == "files":
             folder = donor_of(recipe, {name: headers[name] for name in recipe.references}).path
         elif not recipe.makes_tokenizer:  # mergekit gives it the base's
-            folder = by_reference.get(str(recipe.base_model))
-        with_donor.append(cell.model_copy(update={"donor": folder}))
-    return with_donor
+            base = by_reference.get(str(recipe.base_model))
+            folder = None if base is None else base.folder
+        yield MadeCell(
+            label=cell.label,
+            kind=cell.kind,
+            values=cell.values,
+            experts=cell.experts,
+            language=cell.language,
+            recipe=recipe,
+            plan=cell.plan,
+            made_by=maker,
+            donor=folder,
+        )
 
 
 def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -> Iterator[str]:

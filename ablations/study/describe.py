@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ablations.drawing.text_table import wrapped
 from ablations.engines.backends import describe_start
-from ablations.study.cells import Cell
+from ablations.study.cells import ExpandedCell, PlannedCell
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.errors import counted, size_text
@@ -16,7 +16,7 @@ from layerswap_method.layer_plan import draw_line
 
 def describe_study_plan(
     plan: StudyPlan,
-    cells: Sequence[Cell],
+    cells: Sequence[PlannedCell],
     *,
     materialize: bool,
     missing: Mapping[str, str] | None = None,
@@ -68,7 +68,7 @@ def describe_study_plan(
     return "\n".join(lines)
 
 
-def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
+def _disk(plan: StudyPlan, todo: Iterable[PlannedCell], *, materialize: bool) -> str:
     """Return which merges become checkpoints: those that no running engine can take."""
     adapted = {expert.reference for expert in plan.experts.values() if expert.adapter is not None}
     sizes = []
@@ -81,7 +81,7 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
     return f"  checkpoints written to disk: {len(sizes)} ({total} in all, one at a time)"
 
 
-def _layers(cell: Cell) -> str:
+def _layers(cell: ExpandedCell) -> str:
     if cell.plan is not None:
         return draw_line(cell.plan)
     if cell.recipe.needs_deltas:

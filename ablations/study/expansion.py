@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ablations.models.find import Expert
-from ablations.study.cells import Cell, value_text
+from ablations.study.cells import ExpandedCell, value_text
 from ablations.study.documents import (
     baseline_document,
     with_experts,
@@ -32,12 +32,12 @@ class _Point(NamedTuple):
     kind: Kind
     values: dict[str, Value]
     experts: dict[str, str]
-    """Role -> name; see `Cell`."""
+    """Role -> name; see `ExpandedCell`."""
 
 
 def expand(
     study: Study, experts: Mapping[str, Expert], num_layers: int | None
-) -> tuple[list[Cell], list[str]]:
+) -> tuple[list[ExpandedCell], list[str]]:
     """Return the cells of a study, baselines first, and each problem with the cells it is about.
 
     `experts` are by their names in the study, which is right in itself. Without `num_layers`, the
@@ -57,8 +57,8 @@ def cell_problems(study: Study, experts: Mapping[str, Expert]) -> list[str]:
 
 def _make(
     study: Study, experts: Mapping[str, Expert], num_layers: int | None
-) -> tuple[list[Cell], list[str]]:
-    cells, problems = list[Cell](), dict[str, list[str]]()
+) -> tuple[list[ExpandedCell], list[str]]:
+    cells, problems = list[ExpandedCell](), dict[str, list[str]]()
     points = [*_baselines(study), *_recipes(study)]
     for label, count in Counter(point.label for point in points).items():
         if count > 1:
@@ -113,7 +113,7 @@ def _pairs(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
 
 def _cell(
     point: _Point, study: Study, experts: Mapping[str, Expert], num_layers: int | None
-) -> Cell:
+) -> ExpandedCell:
     """Return the cell of a point, with its recipe and plan; `experts` also has its roles."""
     codes, name = study.experts.languages(), point.experts.get("language")
     if codes and name is not None and name not in codes:
@@ -130,8 +130,11 @@ def _cell(
     if point.kind == "recipe" and document.get("merge_method") not in OUR_METHODS:
         check_form(document)
     recipe = read_recipe(document)
-    return Cell(
-        **point._asdict(),
+    return ExpandedCell(
+        label=point.label,
+        kind=point.kind,
+        values=point.values,
+        experts=point.experts,
         language=codes.get(name) if name is not None else None,
         recipe=recipe,
         plan=None if num_layers is None else recipe.layer_plan(num_layers),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ablations.study.cells import Cell
+from ablations.study.cells import Cell, ExpandedCell
 from ablations.study.documents import merge_counts
 from ablations.study.schema import BASELINE_ROLES, Kind, Pools, Setting, Study, Value
 from ablations.study.wording import (
@@ -79,7 +79,9 @@ def derive_models(
     return tuple(by_weights.values())
 
 
-def name_cells(study: Study, cells: Sequence[Cell], num_layers: int | None) -> list[Cell]:
+def name_cells(
+    study: Study, cells: Sequence[ExpandedCell], num_layers: int | None
+) -> list[ExpandedCell]:
     """Return cells under their names: of their model, with experts where a role has several.
 
     A cell that is another one over again, as settings that come to the same layer counts are, is
@@ -93,7 +95,9 @@ def name_cells(study: Study, cells: Sequence[Cell], num_layers: int | None) -> l
     return [cell.model_copy(update={"label": by_label[cell.label]}) for cell in cells]
 
 
-def _labelled(study: Study, cells: Sequence[Cell], num_layers: int | None) -> dict[str, StudyModel]:
+def _labelled(
+    study: Study, cells: Sequence[ExpandedCell], num_layers: int | None
+) -> dict[str, StudyModel]:
     """Return label -> model, those of one label joined."""
     by_cell = {cell.label: cell for cell in cells}
     places = {label: (cell.experts, cell.values.get(_SEED)) for label, cell in by_cell.items()}
@@ -113,7 +117,7 @@ def _labelled(study: Study, cells: Sequence[Cell], num_layers: int | None) -> di
     return by_label
 
 
-def _names_of_cells(cells: Sequence[Cell], models: Sequence[StudyModel]) -> dict[str, str]:
+def _names_of_cells(cells: Sequence[ExpandedCell], models: Sequence[StudyModel]) -> dict[str, str]:
     """Return label of a cell -> its name."""
     by_label = {cell.label: cell for cell in cells}
     experts_of_role: dict[str, set[str]] = {"base": set(), "task": set(), "language": set()}
@@ -138,7 +142,9 @@ def _names_of_cells(cells: Sequence[Cell], models: Sequence[StudyModel]) -> dict
     return names
 
 
-def _recipes(study: Study, cells: Sequence[Cell], num_layers: int | None) -> Iterator[StudyModel]:
+def _recipes(
+    study: Study, cells: Sequence[ExpandedCell], num_layers: int | None
+) -> Iterator[StudyModel]:
     settings = study.settings() if study.recipe is not None else ()
     scaled = [_scaled(study, setting, num_layers) for setting in settings]
     # A label shows what varies but the seed, and b and u together.
@@ -161,7 +167,7 @@ def _recipes(study: Study, cells: Sequence[Cell], num_layers: int | None) -> Ite
         )
 
 
-def _baselines(study: Study, cells: Sequence[Cell]) -> Iterator[StudyModel]:
+def _baselines(study: Study, cells: Sequence[ExpandedCell]) -> Iterator[StudyModel]:
     """Yield each baseline of the experts of every setting, once."""
     for kind in study.baseline:
         roles = BASELINE_ROLES[kind]

@@ -28,9 +28,10 @@ from ablations.machine.fingerprint import (
 )
 from ablations.models.find import Expert
 from ablations.requests.fingerprint import TaskFingerprints, fingerprints_of
+from ablations.requests.resolve import ResolvedTasks
 from ablations.scoring import SCORING_VERSION
 from ablations.scoring.evaluation import Backend, EvaluationRequest
-from ablations.study.cells import Cell
+from ablations.study.cells import MadeCell, PlannedCell
 from ablations.study.documents import with_references
 from ablations.study.made_by import MadeBy, made_by
 from layerswap_method.hub.partial import file_state
@@ -141,7 +142,7 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
 class IdentifiedCells(NamedTuple):
     """The cells of a study with their keys, and what was read of their tasks for these."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedCell, ...]
     task_languages: dict[str, str]
     """Task -> code of its language, where its metadata state one."""
 
@@ -151,39 +152,54 @@ class IdentifiedCells(NamedTuple):
 
 
 def identified(
-    cells: Iterable[Cell],
+    cells: Iterable[MadeCell],
+    resolved: Mapping[str | None, ResolvedTasks],
     experts: Iterable[Expert],
     contents: Contents,
     protocol: str,
     versions: Mapping[str, str],
 ) -> IdentifiedCells:
-    """Return the cells, whose tasks are resolved, with their keys.
+    """Return the cells with their tasks and keys.
 
-    `experts` are all that their recipes name, `protocol` is the `protocol_key` of all requests,
-    `versions` are those of the packages that can change a score, and of mergekit.
+    `resolved` are the tasks by language, those of cells without one below None; `experts` are all
+    that the recipes name, `protocol` is the `protocol_key` of all requests, `versions` are those of
+    the packages that can change a score, and of mergekit.
     """
     models = {expert.reference: expert for expert in experts}
     read_tasks = dict[tuple[Path, ...], TaskFingerprints]()
-    identified, languages = list[Cell](), dict[str, str]()
+    identified, languages = list[PlannedCell](), dict[str, str]()
     merges = dict[str, Merge]()
     for cell in cells:
-        assert cell.resolved is not None
-        request, known = cell.resolved.request, cell.resolved.known
-        folders = request.folders
+        of_cell = resolved[cell.language]
+        folders = of_cell.request.folders
         if folders not in read_tasks:  # all cells have the same data and metadata
-            read_tasks[folders] = fingerprints_of(request, known)
+            read_tasks[folders] = fingerprints_of(of_cell.request, of_cell.known)
         tasks = read_tasks[folders]
-        assert cell.made_by is not None
         identity, merge = _weights_identity(cell.recipe, cell.made_by, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         if merge is not None:
             merges.setdefault(weights, merge)
-        keys = {
-            task: record_key(weights, protocol, task, tasks, versions)
-            for task in cell.resolved.chosen
-        }
-        identified.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
-        for task in cell.resolved.chosen:
+        identified.append(
+            PlannedCell(
+                label=cell.label,
+                kind=cell.kind,
+                values=cell.values,
+                experts=cell.experts,
+                language=cell.language,
+                recipe=cell.recipe,
+                plan=cell.plan,
+                made_by=cell.made_by,
+                donor=cell.donor,
+                weights_key=weights,
+                records={
+                    task: record_key(weights, protocol, task, tasks, versions)
+                    for task in of_cell.chosen
+                },
+                skipped=dict(of_cell.skipped),
+                resolved=of_cell,
+            )
+        )
+        for task in of_cell.chosen:
             if (language := tasks.language(task)) is not None:
                 languages[task] = language
     return IdentifiedCells(tuple(identified), languages, merges)

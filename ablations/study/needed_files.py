@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ablations.machine.progress import Step, byte_progress, show_step
 from ablations.models.find import Expert
-from ablations.study.cells import Cell
+from ablations.study.cells import MadeCell
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.ranges import Range
 from layerswap_method.methods.table import merge_models
@@ -21,7 +21,7 @@ class NeededFiles(NamedTuple):
     ranges: Mapping[Path, list[Range]]
 
 
-def needed_files(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> NeededFiles:
+def needed_files(cells: Iterable[MadeCell], experts: Iterable[Expert], base: Expert) -> NeededFiles:
     """Return what cells read of experts, whose headers are here.
 
     What is evaluated unmerged, merged by mergekit, or measured is read whole, and so is the base,
@@ -43,7 +43,7 @@ def needed_files(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert)
 
 
 def fetch_needed_files(
-    hub: Downloads, cells: Iterable[Cell], experts: Iterable[Expert], base: Expert
+    hub: Downloads, cells: Iterable[MadeCell], experts: Iterable[Expert], base: Expert
 ) -> None:
     """Fetch what cells read of experts, each byte once."""
     show_step(Step(""))  # huggingface_hub shows its own bars

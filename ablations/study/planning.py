@@ -33,7 +33,7 @@ from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
 from ablations.scoring.observed import OBSERVED
 from ablations.study import checks
-from ablations.study.cells import Cell, selected
+from ablations.study.cells import MadeCell, PlannedCell, selected
 from ablations.study.documents import describe_scaling
 from ablations.study.expansion import cell_problems, expand
 from ablations.study.files import (
@@ -50,7 +50,6 @@ from ablations.study.identity import (
     protocol_key,
     read_contents,
 )
-from ablations.study.made_by import made_by
 from ablations.study.names import with_names
 from ablations.study.needed_files import fetch_needed_files, needed_files
 from ablations.study.schema import EXPERTS, ROLES, Study
@@ -68,7 +67,7 @@ class StudyPlan:
     study: Study
     """The study, with what the experts file sets."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedCell, ...]
     """Cells with their keys, in the order of the tables."""
 
     task_languages: Mapping[str, str]
@@ -157,7 +156,6 @@ def plan_study(
     study, cells, checkpoints = _make_cells(str(file.path), checked)
     read = selected(cells, only)
     needs = _fetch(checked, read, dry=dry)
-    cells = [_with_tasks(cell, checked.resolved[cell.language]) for cell in cells]
     show_step(Step("reading the experts"))
     fingerprints = Fingerprints(FileHashes(hashes), dry=dry)
     experts = checked.experts.values()
@@ -167,7 +165,7 @@ def plan_study(
     protocol = protocol_key(request, checked.backend, study.evaluate.options)
     mergekit = {"mergekit": importlib.metadata.version("mergekit")}
     versions = {**mergekit, **backend_versions(checked.backend)}
-    done = identified(cells, checked.experts.values(), contents, protocol, versions)
+    done = identified(cells, checked.resolved, experts, contents, protocol, versions)
     shape = _shape(checkpoints, checked.base)
     return StudyPlan(
         study=study,
@@ -284,7 +282,7 @@ def _metric_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterato
         yield f"report.metric: no task has {metric!r}{nearest(metric, sorted(metrics))}"
 
 
-def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[Checkpoint]]:
+def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[MadeCell], list[Checkpoint]]:
     """Return the study in its models' dtype, its cells, and the headers of what is merged.
 
     Raises:
@@ -297,14 +295,10 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
     show_step(Step("planning the cells"))
     study = _with_dtype(checked.study, checked.base, checkpoints)
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
-    by_reference = {expert.reference: expert for expert in experts.values()}
+    made = list[MadeCell]()
     with _collected(problems), checked.hub.fetching():
-        cells = [
-            cell.model_copy(update={"made_by": made_by(cell.recipe, by_reference)})
-            for cell in cells
-        ]
-        cells = checks.with_donors(cells, experts, checkpoints)
-    donors = list(dict.fromkeys(cell.donor for cell in cells if cell.donor is not None))
+        made = [*checks.made_cells(cells, experts, checkpoints)]
+    donors = list(dict.fromkeys(cell.donor for cell in made if cell.donor is not None))
     problems += checks.lacking_tokenizers(donors, experts)
     if checkpoints:
         recipes = [cell.recipe for cell in cells]
@@ -317,15 +311,10 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
         with _collected(problems), contextlib.suppress(OSError, ValueError):
             check_context(str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)
-    return study, cells, checkpoints
+    return study, made, checkpoints
 
 
-def _with_tasks(cell: Cell, resolved: ResolvedTasks) -> Cell:
-    update = {"resolved": resolved, "skipped": dict(resolved.skipped)}
-    return cell.model_copy(update=update)
-
-
-def _fetch(checked: _Checked, cells: Sequence[Cell], *, dry: bool) -> tuple[Need, ...]:
+def _fetch(checked: _Checked, cells: Sequence[MadeCell], *, dry: bool) -> tuple[Need, ...]:
     """Fetch what cells read of models of the hub; with `dry` return it instead."""
     if not checked.hub.has_partial:
         return ()

@@ -58,7 +58,7 @@ def write_run(folder, study, ability, *, items=250, failed=None, unrun=(), obser
         cell.label: written.label
         for cell, written in zip(cells, _make(study, experts, NUM_LAYERS)[0], strict=True)
     }
-    cells = [cell.model_copy(update=_keys(study, cell, seeds[cell.label])) for cell in cells]
+    cells = [cell.with_keys(**_keys(study, cell, seeds[cell.label])) for cell in cells]
     versions = {"layerswap": "0.1.0", "lm_eval": "0.4.13"}
     shared = {"protocol": "", "created": "2026-11-01T12:00:00+00:00", "versions": versions}
     head = RunFile.of_cells(study, cells, NUM_LAYERS, experts={}, **shared)

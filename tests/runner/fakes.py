@@ -19,11 +19,12 @@ from ablations.runner.work import Work
 from ablations.runs.run import load_run
 from ablations.scoring.evaluation import (
     Evaluation,
+    EvaluationRequest,
     Sample,
     TaskScore,
 )
 from ablations.statistics.intervals import wilson_interval
-from ablations.study.cells import Cell
+from ablations.study.cells import PlannedCell
 from ablations.study.identity import folder_state
 from ablations.study.made_by import made_by
 from layerswap_method.errors import LayerSwapError
@@ -44,9 +45,12 @@ def make_cells(count, *, per_group=1, tasks=(TASK,)):
         "language": "sw",
         "recipe": NOWHERE,
         "plan": build_plan(8, bottom_layers=1, top_layers=1),
+        "made_by": "files",
+        "donor": None,
+        "resolved": _unread(EvaluationRequest(tasks=tuple(tasks))),
     }
     return [
-        Cell(
+        PlannedCell(
             **alike,
             label=f"bottom_layers={index}",
             values={"bottom_layers": index},
@@ -68,16 +72,18 @@ def work_of(request, merge=None, name="x"):
     One that names no folder is of a task that is not there, for what reads none.
     """
     (task,) = request.tasks
-    if request.include_path:
-        resolved = resolve(request)
-    else:
-        resolved = ResolvedTasks(request, KnownTasks(()), request.tasks, skipped={}, groups={})
+    resolved = resolve(request) if request.include_path else _unread(request)
     keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "resolved": resolved}
+    keys |= {"made_by": "files", "donor": None}
     recipe = NOWHERE if merge is None else read_recipe(merge)
     if merge is not None:
         keys["made_by"] = made_by(recipe, {name: find_model(name) for name in recipe.references})
-    cell = Cell(label=name, kind="recipe", values={}, experts={}, recipe=recipe, **keys)
+    cell = PlannedCell(label=name, kind="recipe", values={}, experts={}, recipe=recipe, **keys)
     return Work(cell, task)
+
+
+def _unread(request):
+    return ResolvedTasks(request, KnownTasks(()), request.tasks, skipped={}, groups={})
 
 
 def plan_of(*experts, options=None):

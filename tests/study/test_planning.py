@@ -11,6 +11,7 @@ import layerswap_method
 from ablations.engines import vllm_engine
 from ablations.study import identity
 from ablations.study.describe import describe_study_plan
+from layerswap_method.errors import size_text
 from tests.standins.fine_tunes import edited, save_adapter
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
 from tests.study.conftest import count_models
@@ -200,8 +201,8 @@ def test_a_study_runs_all_of_its_models_in_one_dtype(plan, own):
     text = describe_study_plan(found, found.cells, materialize=False)
     assert "on hf in float16" in text
     assert "models to load: 7" in text
-    size = 4 * found.num_weights / 1000  # written in the recipe's float32
-    assert f"checkpoints written to disk: 1 ({size:.1f} kB in all" in text
+    size = size_text(4 * found.num_weights)  # written in the recipe's float32
+    assert f"checkpoints written to disk: 1 ({size} in all" in text
     other = plan(own, evaluate={"tasks": ["words"], "options": {"dtype": "float32"}})
     assert other.options.dtype == "float32"
     assert not keys_of(found) & keys_of(other)

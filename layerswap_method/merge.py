@@ -118,6 +118,7 @@ def prepare_merge(
 def merge_prepared(prepared: PreparedMerge, bar: Bar = no_bar) -> Iterator[str]:
     """Merge, and yield lines for the log; the output folder appears when it is whole.
 
+    It merges while the lines are taken: nothing is there until the last one was.
     `bar` shows progress in bytes. Raises `InputError` for what does not fit, `LayerSwapError` where
     something cannot be written.
     """
@@ -161,7 +162,7 @@ def write_merge(
     texts: Mapping[str, str] = MappingProxyType({}),
     bar: Bar = no_bar,
 ) -> int:
-    """Write a merge into an empty folder; return the bytes of its tensors.
+    """Write a merge into an empty folder; return the bytes of its weight files.
 
     `texts` are further files: name -> content.
     """

@@ -101,7 +101,10 @@ def listed_files(folder: Path, listing: str = FILES) -> frozenset[str]:
 def write_list(folder: Path, names: Iterable[str], listing: str = FILES) -> None:
     """Write the list of a folder."""
     text = json.dumps({"files": sorted({*names} - {listing})}, indent=1, ensure_ascii=False)
-    (folder / listing).write_text(text + "\n", encoding="utf-8")
+    with (folder / listing).open("w", encoding="utf-8") as opened:
+        opened.write(text + "\n")
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 @contextmanager

@@ -155,6 +155,7 @@ class AnswerFile:
 
     def withdraw(self) -> None:
         """Remove the answers that waited for a check, which has failed."""
+        assert self._target != self.path
         if self._lock is not None:
             self._target.unlink(missing_ok=True)
 

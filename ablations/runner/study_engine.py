@@ -152,30 +152,38 @@ class StudyEngine:
             ModelFailed: where experts have changed, or a merge fails.
             LayerSwapError: where the evaluation fails, or the check after it.
         """
-        try:
+        with self._of_the_model():
             self._check_unchanged(work)
-            answers = answer_file(self, work)
-            if (evaluation := self._rescore(work, answers)) is not None:
-                weights = {"weights": NOT_LOADED}
-                return evaluation, self._provenance(work, answers, evaluation, weights)
-            if (ready := self._ready) is None or ready.weights_key != work.cell.weights_key:
-                self._close_model()
-                ready = self._ready = self._open(work)
-        except DiskFull:
-            raise
-        except LayerSwapError as error:
+        answers = answer_file(self, work)
+        if (evaluation := self._rescore(work, answers)) is not None:
+            weights = {"weights": NOT_LOADED}
+            return evaluation, self._provenance(work, answers, evaluation, weights)
+        if (ready := self._ready) is None or ready.weights_key != work.cell.weights_key:
             self._close_model()
-            raise ModelFailed(error.message) from error
+            with self._of_the_model():
+                ready = self._ready = self._open(work)
         try:
             with answer_file(self, work, is_checked=not ready.is_live) as answers:
                 evaluation = ready.ask(work.resolved, answers=answers)
                 if ready.is_live:
+                    self._check_unchanged(work)  # before its answers are stored
                     self._check_live(answers)
         except BaseException:
             self._close_model()
             raise
         self._check_unchanged(work)
         return evaluation, self._provenance(work, answers, evaluation, ready.provenance)
+
+    @contextmanager
+    def _of_the_model(self) -> Iterator[None]:
+        """Raise what is wrong with the model as `ModelFailed`: none of its tasks can be asked."""
+        try:
+            yield
+        except DiskFull:
+            raise
+        except LayerSwapError as error:
+            self._close_model()
+            raise ModelFailed(error.message) from error
 
     def _check_live(self, answers: AnswerFile) -> None:
         """Check the engine that gave `answers`, which are stored if it is right.

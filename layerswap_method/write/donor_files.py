@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -70,10 +71,13 @@ def write_config(
 
 
 def copy_files(donor: Path, out: Path, *, with_tokenizer: bool = True) -> None:
-    """Copy the `donor_files`."""
+    """Copy the `donor_files`, and wait until they are on the disk."""
     for file in donor_files(donor, with_tokenizer=with_tokenizer):
-        (out / file.relative_to(donor)).parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, out / file.relative_to(donor))
+        target = out / file.relative_to(donor)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, target)
+        with target.open("rb") as copied:
+            os.fsync(copied.fileno())
 
 
 def donor_files(donor: Path, *, with_tokenizer: bool = True) -> list[Path]:

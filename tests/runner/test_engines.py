@@ -20,6 +20,7 @@ from ablations.runner.study_engine import (
     answer_file,
     run_mergekit,
 )
+from ablations.runner.work import ModelFailed
 from ablations.runs.run import load_run
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs
@@ -29,7 +30,13 @@ from tests.engines.backends import BACKENDS
 from tests.kills import ENVIRONMENT, kill_when, start
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
 from tests.standins.fine_tunes import train_adapter
-from tests.standins.studies import study_document, write_expert, write_study, write_yaml
+from tests.standins.studies import (
+    study_document,
+    write_expert,
+    write_study,
+    write_tasks,
+    write_yaml,
+)
 
 ROOT = Path(__file__).parents[2]
 PLAN = table.merge_models
@@ -74,6 +81,22 @@ def test_an_expert_is_watched(tmp_path, models, fate):
         write_expert(folder, 1)
     with pytest.raises(LayerSwapError, match="expert 'math' has changed or disappeared"):
         engine.evaluate(work)
+
+
+def test_data_that_is_gone_ends_one_task_and_not_the_model(tmp_path, models):
+    """Also where its answers are stored, so that no model is needed."""
+    expert, tasks = Expert("base", models / "base"), write_tasks(tmp_path / "tasks", ["words"])
+    engine = StudyEngine(plan_of(expert), tmp_path, tmp_path / "answers")
+    work = work_of(EvaluationRequest(tasks=("words",), include_path=tasks), passthrough(expert))
+    work = work._replace(cell=work.cell.model_copy(update={"donor": models / "base"}))
+    answers = answer_file(engine, work)
+    answers.path.parent.mkdir(parents=True)
+    answers.path.touch()
+    (data,) = tasks.glob("*.jsonl")
+    data.unlink()
+    with pytest.raises(LayerSwapError, match="words") as caught:
+        engine.evaluate(work)
+    assert not isinstance(caught.value, ModelFailed)
 
 
 def test_a_merge_is_prepared_once_for_all_tasks_of_a_model(tmp_path, models, monkeypatch):

@@ -375,7 +375,7 @@ def test_check_looks_at_a_model_whose_config_alone_is_cached(machine):
     assert output.count(unread) == 3
     assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings, 3 models not checked"
     code, output = machine.run("layerswap", "check", machine.recipe())
-    assert output.count(" GB of its weights will be downloaded") == 3
+    assert output.count(" of its weights will be downloaded") == 3
     assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings"
 
 

@@ -36,7 +36,12 @@ from ablations.study.documents import with_references
 from ablations.study.made_by import MadeBy, made_by
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.read import read_recipe
-from layerswap_method.methods.table import OUR_METHODS, merge_models
+from layerswap_method.methods.table import (
+    OUR_METHODS,
+    merge_models,
+    merge_open_models,
+    open_models,
+)
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.tensors import Merge, Term
 
@@ -169,13 +174,19 @@ def identified(
     read_tasks = dict[tuple[Path, ...], TaskFingerprints]()
     identified, languages = list[PlannedCell](), dict[str, str]()
     merges = dict[str, Merge]()
-    for cell in cells:
+    # Each model is opened once for all cells.
+    written = [(cell, cell.recipe.without_idle_parameters()) for cell in cells]
+    by_tensor = [recipe for cell, recipe in written if _is_by_tensor(recipe, cell.made_by)]
+    opened = open_models(by_tensor, models)
+    for cell, recipe in written:
         of_cell = resolved[cell.language]
         folders = of_cell.request.folders
         if folders not in read_tasks:  # all cells have the same data and metadata
             read_tasks[folders] = fingerprints_of(of_cell.request, of_cell.known)
         tasks = read_tasks[folders]
-        identity, merge = _weights_identity(cell.recipe, cell.made_by, models, contents, versions)
+        is_by_tensor = _is_by_tensor(recipe, cell.made_by)
+        merge = merge_open_models(recipe, opened) if is_by_tensor else None
+        identity = _weights_identity(recipe, merge, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         if merge is not None:
             merges.setdefault(weights, merge)
@@ -222,8 +233,10 @@ def merge_key(written: Recipe, experts: Sequence[Expert], fingerprints: Fingerpr
     contents = read_contents(experts, fingerprints)
     versions = {"mergekit": importlib.metadata.version("mergekit")}
     models = {expert.reference: expert for expert in experts}
-    maker = made_by(written, models)
-    identity, _ = _weights_identity(written, maker, models, contents, versions)
+    recipe = written.without_idle_parameters()
+    is_by_tensor = _is_by_tensor(recipe, made_by(written, models))
+    merge = merge_models(recipe, models) if is_by_tensor else None
+    identity = _weights_identity(recipe, merge, contents, versions)
     return fingerprint_of(weights=identity)[:_KEY_LENGTH]
 
 
@@ -240,31 +253,27 @@ def record_key(
     )[:_KEY_LENGTH]
 
 
+def _is_by_tensor(recipe: Recipe, maker: MadeBy) -> bool:
+    """Return whether headers tell what a merge's tensors are made of: nothing is measured."""
+    return maker == "files" and not recipe.needs_deltas
+
+
 def _weights_identity(
-    written: Recipe,
-    maker: MadeBy,
-    experts: Mapping[str, Expert],
-    contents: Contents,
-    versions: Mapping[str, str],
-) -> tuple[dict[str, Any], Merge | None]:
+    written: Recipe, merged: Merge | None, contents: Contents, versions: Mapping[str, str]
+) -> dict[str, Any]:
     """Return a value that is equal for two recipes only if their models are equal bit by bit.
 
-    Also the merge that it describes, where it goes by tensors. `maker` is who makes the model.
-
-    What can be streamed is described tensor by tensor; merges by other methods, and those that go
-    by the experts' changes, by their recipe, the content of their models and mergekit's version.
+    A model whose merge is known, `merged`, is described tensor by tensor. Merges by other methods,
+    and those that go by the experts' changes, are by their recipe, the content of their models and
+    mergekit's version: measurements follow from the content, and planning reads no weights.
     """
     code = layerswap_method.METHOD_VERSION
-    written = written.without_idle_parameters()
-    by_recipe = {
-        "document": with_references(written.document, contents.references),
-        "mergekit": versions["mergekit"],
-        "code": code if written.method in OUR_METHODS else None,
-    }
-    # Measurements follow from the content of experts and base, and planning reads no weights.
-    if maker != "files" or written.needs_deltas:
-        return by_recipe, None
-    merged = merge_models(written, experts)
+    if merged is None:
+        return {
+            "document": with_references(written.document, contents.references),
+            "mergekit": versions["mergekit"],
+            "code": code if written.method in OUR_METHODS else None,
+        }
     tensors = {
         name: [
             [_content_of(term, contents.files) for term in mix.terms],
@@ -274,12 +283,11 @@ def _weights_identity(
     }
     mixes = merged.tensors.values()
     computed = any(len(mix.terms) > 1 or mix.terms[0].change is not None for mix in mixes)
-    by_tensor = {
+    return {
         "donated": contents.donated[merged.donor_folder],
         "tensors": tensors,
         "code": code if computed else None,  # a tensor that is copied is what it is
     }
-    return by_tensor, merged
 
 
 def _content_of(term: Term, hashes: Mapping[Path, str]) -> list[Any]:

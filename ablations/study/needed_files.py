@@ -11,7 +11,7 @@ from ablations.models.find import Expert
 from ablations.study.cells import MadeCell
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.ranges import Range
-from layerswap_method.methods.table import merge_models
+from layerswap_method.methods.table import merge_open_models, open_models
 
 
 class NeededFiles(NamedTuple):
@@ -29,17 +29,25 @@ def needed_files(cells: Iterable[MadeCell], experts: Iterable[Expert], base: Exp
     """
     models = {expert.reference: expert for expert in experts}
     whole, ranges = set[Path](), dict[Path, list[Range]]()
+    cells = list(cells)
+    partly = [cell.recipe for cell in cells if _reads_parts(cell)]
+    opened = open_models(partly, models)
     for cell in cells:
         recipe = cell.recipe
         if recipe.unmerged is None:
             whole.update(base.folders)
-        if recipe.unmerged is None and cell.made_by == "files" and not recipe.needs_deltas:
-            for file, spans in merge_models(recipe, models).ranges.items():
+        if _reads_parts(cell):
+            for file, spans in merge_open_models(recipe, opened).ranges.items():
                 ranges.setdefault(file, []).extend(spans)
         else:
             for reference in recipe.references:
                 whole.update(models[reference].folders)
     return NeededFiles(whole, ranges)
+
+
+def _reads_parts(cell: MadeCell) -> bool:
+    recipe = cell.recipe
+    return recipe.unmerged is None and cell.made_by == "files" and not recipe.needs_deltas
 
 
 def fetch_needed_files(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from layerswap_method.checkpoint.compatible import Checked
@@ -98,16 +98,20 @@ def merge_models(recipe: Recipe, model_files: Mapping[str, Model]) -> Merge:
     Raises `InputError` for files, adapters and models that do not fit, with every problem of the
     first kind found.
     """
-    return merge_open_models(recipe, open_models(recipe, model_files))
+    return merge_open_models(recipe, open_models([recipe], model_files))
 
 
-def open_models(recipe: Recipe, model_files: Mapping[str, Model]) -> dict[str, OpenModel]:
-    """Return the models of a recipe, each opened once, in the order of its references."""
-    return {reference: OpenModel.read(model_files[reference]) for reference in recipe.references}
+def open_models(
+    recipes: Iterable[Recipe], model_files: Mapping[str, Model]
+) -> dict[str, OpenModel]:
+    """Return the models of recipes by their references, each opened once."""
+    references = dict.fromkeys(name for recipe in recipes for name in recipe.references)
+    return {reference: OpenModel.read(model_files[reference]) for reference in references}
 
 
-def merge_open_models(recipe: Recipe, models: Mapping[str, OpenModel]) -> Merge:
-    """Return the merge of models that are open; see `merge_models`."""
+def merge_open_models(recipe: Recipe, opened: Mapping[str, OpenModel]) -> Merge:
+    """Return the merge of models that are open, others among them; see `merge_models`."""
+    models = {reference: opened[reference] for reference in recipe.references}
     checked = check_models(recipe, {name: model.checkpoint for name, model in models.items()})
     InputError.raise_any(f"{recipe.method} recipe", checked.problems)
     return METHODS[recipe.method].build(recipe, models, checked)

@@ -12,6 +12,7 @@ from ablations.engines import vllm_engine
 from ablations.study import identity
 from ablations.study.describe import describe_study_plan
 from layerswap_method.errors import size_text
+from layerswap_method.tensors import OpenModel
 from tests.standins.fine_tunes import edited, save_adapter
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
 from tests.study.conftest import count_models
@@ -56,6 +57,14 @@ def test_what_a_merge_warns_of_is_noted_once_of_a_study(plan, own):
     assert len([note for note in notes if "math changes nothing" in note]) == 1
     assert len([note for note in notes if "base is not the base of swahili" in note]) == 1
     assert not any("more than half of the model" in note for note in notes)
+
+
+def test_each_expert_is_opened_once_for_all_cells(plan, models, monkeypatch):
+    opened, read = [], OpenModel.read
+    monkeypatch.setattr(OpenModel, "read", lambda model: opened.append(model.folder) or read(model))
+    found = plan(vary={"bottom_layers": [0, 1, 2]})
+    assert len(found.merges) > 3
+    assert sorted(opened) == [models / name for name in ("base", "math", "swahili")]
 
 
 def test_a_model_that_transformers_does_not_know_is_the_engines_to_name(plan, own):

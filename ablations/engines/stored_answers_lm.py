@@ -361,7 +361,11 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         return [answers[question.key] for question in questions]
 
     def _stored(self, question: Question, now: Outcome | None) -> Answer | None:
-        """Return the stored answer to a question, None where there is none that still serves."""
+        """Return the stored answer to a question, None where there is none that still serves.
+
+        One with the right key serves where it had the room that it would have now: see `_had_room`.
+        `now` is what the engine's prompt says of that, None of a likelihood and without an engine.
+        """
         answer = None if self._answers is None else self._answers.take(question.key)
         if self._answers is None or answer is None or not self._had_room(question, answer, now):
             return None
@@ -371,7 +375,12 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         return answer
 
     def _had_room(self, question: Question, answer: Answer, now: Outcome | None) -> bool:
-        """Return whether a stored answer had the room that it would have now."""
+        """Return whether a stored answer had the room that it would have now.
+
+        A generated text did if its prompt has the same tokens and limit now; a likelihood if the
+        engine has the same context. Without an engine nothing is known of now: the answer serves,
+        but where the user's limit may be more than the half of the context that it had.
+        """
         was = answer.outcome
         if was.is_cut and was.has_bos is None:  # from before a prompt that is cut kept its BOS
             if now is None or now.has_bos:

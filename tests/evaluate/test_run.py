@@ -55,7 +55,8 @@ def test_the_table_has_the_papers_rows_and_what_was_skipped(first):
     warnings, _, table = first.report().partition("Task  ")
     assert all(text.startswith("Warning: ") for text in warnings.split("\n\n")[:-1])
     lines = table.splitlines()
-    assert lines[0].split() == ["Language", "task", "also", "in", "language", "cut", "off", "items"]
+    # No answer has enough letters for a verdict on its language, and so the column is left out.
+    assert lines[0].split() == ["Language", "task", "also", "cut", "off", "items"]
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
     assert (lines[3].split()[0], lines[3].split()[-1]) == ("Telugu", "4")
     assert lines[4].split()[-2:] == ["Swahili", "skipped"]

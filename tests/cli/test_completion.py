@@ -69,7 +69,7 @@ def test_bash_completes_commands():
 )
 def test_bash_completes_names_and_options(words, expected, tmp_path):
     (tmp_path / "mine.yaml").write_text("task: my_task\n")
-    words = [str(tmp_path) if word == "FOLDER" else word for word in words]
+    words = [shlex.quote(str(tmp_path)) if word == "FOLDER" else word for word in words]
     assert completed(*words)[: len(expected)] == expected
 
 

@@ -73,14 +73,15 @@ def _benchmarks(_: click.Context) -> Iterable[str]:
 def _tasks(context: click.Context) -> Iterable[str]:
     from ablations.tasks.catalog import list_tasks
     from ablations.tasks.suites import read_suites
+    from ablations.tasks.task_yaml import read_task_file, task_file_paths
+    from layerswap_method.errors import InputError
 
     yield from (task.name for task in list_tasks())
     yield from read_suites()
     for folder in context.params.get("include_path") or ():
-        for file in sorted(Path(folder).rglob("*.yaml")):
-            yield from re.findall(
-                r"^task:[ '\"]*([^\s'\"]+)", file.read_text("utf-8"), re.MULTILINE
-            )
+        with contextlib.suppress(InputError):  # a folder of too many files
+            contents = (read_task_file(file).content for file in task_file_paths(Path(folder)))
+            yield from (name for each in contents if isinstance(name := each.get("task"), str))
 
 
 def _languages(_: click.Context) -> Iterable[str]:

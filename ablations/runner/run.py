@@ -316,13 +316,7 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
         recipe = read_recipe(with_references(cell.recipe.document, places))
         cells.append(
             Cell(
-                label=cell.label,
-                kind=cell.kind,
-                values=cell.values,
-                experts=cell.experts,
-                language=cell.language,
-                recipe=recipe,
-                plan=cell.plan,
+                **(cell.expanded() | {"recipe": recipe}),
                 weights_key=cell.weights_key,
                 records=keys,
                 skipped=cell.skipped,

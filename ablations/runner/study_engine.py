@@ -30,6 +30,7 @@ from ablations.models.fit import context_of
 from ablations.runner.work import ModelFailed, Work
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import with_references
+from ablations.study.made_by import headers_tell
 from ablations.train.side_adapters import backend_beside, is_side_adapter, with_adapter
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.methods.table import METHODS, PLAN_FILES
@@ -207,9 +208,7 @@ class StudyEngine:
 
         cell = work.cell
         # Of other merges only the merge itself tells what their records must say.
-        is_known = self.single(cell) is not None or (
-            cell.made_by == "files" and not cell.recipe.needs_deltas
-        )
+        is_known = self.single(cell) is not None or headers_tell(cell.recipe, cell.made_by)
         if not is_known or cell.donor is None or not answers.path.is_file():
             return None
         with answers:

@@ -92,19 +92,13 @@ class ExpandedCell(Frozen):
             facts["language_code"] = self.language
         return {**facts, "kind": self.kind, "label": self.label}
 
+    def expanded(self) -> dict[str, Any]:
+        """Return by name the fields of every stage, for the cell of a later one."""
+        return {name: getattr(self, name) for name in ExpandedCell.model_fields}
+
     def with_keys(self, weights_key: str, records: Mapping[str, str]) -> Cell:
         """Return what is stored of the cell, with these keys."""
-        return Cell(
-            label=self.label,
-            kind=self.kind,
-            values=self.values,
-            experts=self.experts,
-            language=self.language,
-            recipe=self.recipe,
-            plan=self.plan,
-            weights_key=weights_key,
-            records=dict(records),
-        )
+        return Cell(**self.expanded(), weights_key=weights_key, records=dict(records))
 
 
 class MadeCell(ExpandedCell):

@@ -210,17 +210,7 @@ def made_cells(
         elif not recipe.makes_tokenizer:  # mergekit gives it the base's
             base = by_reference.get(str(recipe.base_model))
             folder = None if base is None else base.folder
-        yield MadeCell(
-            label=cell.label,
-            kind=cell.kind,
-            values=cell.values,
-            experts=cell.experts,
-            language=cell.language,
-            recipe=recipe,
-            plan=cell.plan,
-            made_by=maker,
-            donor=folder,
-        )
+        yield MadeCell(**cell.expanded(), made_by=maker, donor=folder)
 
 
 def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -> Iterator[str]:

@@ -33,7 +33,7 @@ from ablations.scoring import SCORING_VERSION
 from ablations.scoring.evaluation import Backend, EvaluationRequest
 from ablations.study.cells import MadeCell, PlannedCell
 from ablations.study.documents import with_references
-from ablations.study.made_by import MadeBy, made_by
+from ablations.study.made_by import headers_tell, made_by
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.read import read_recipe
 from layerswap_method.methods.table import (
@@ -176,7 +176,7 @@ def identified(
     merges = dict[str, Merge]()
     # Each model is opened once for all cells.
     written = [(cell, cell.recipe.without_idle_parameters()) for cell in cells]
-    by_tensor = [recipe for cell, recipe in written if _is_by_tensor(recipe, cell.made_by)]
+    by_tensor = [recipe for cell, recipe in written if headers_tell(recipe, cell.made_by)]
     opened = open_models(by_tensor, models)
     for cell, recipe in written:
         of_cell = resolved[cell.language]
@@ -184,21 +184,15 @@ def identified(
         if folders not in read_tasks:  # all cells have the same data and metadata
             read_tasks[folders] = fingerprints_of(of_cell.request, of_cell.known)
         tasks = read_tasks[folders]
-        is_by_tensor = _is_by_tensor(recipe, cell.made_by)
-        merge = merge_open_models(recipe, opened) if is_by_tensor else None
+        is_known = headers_tell(recipe, cell.made_by)
+        merge = merge_open_models(recipe, opened) if is_known else None
         identity = _weights_identity(recipe, merge, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         if merge is not None:
             merges.setdefault(weights, merge)
         identified.append(
             PlannedCell(
-                label=cell.label,
-                kind=cell.kind,
-                values=cell.values,
-                experts=cell.experts,
-                language=cell.language,
-                recipe=cell.recipe,
-                plan=cell.plan,
+                **cell.expanded(),
                 made_by=cell.made_by,
                 donor=cell.donor,
                 weights_key=weights,
@@ -234,8 +228,8 @@ def merge_key(written: Recipe, experts: Sequence[Expert], fingerprints: Fingerpr
     versions = {"mergekit": importlib.metadata.version("mergekit")}
     models = {expert.reference: expert for expert in experts}
     recipe = written.without_idle_parameters()
-    is_by_tensor = _is_by_tensor(recipe, made_by(written, models))
-    merge = merge_models(recipe, models) if is_by_tensor else None
+    is_known = headers_tell(recipe, made_by(written, models))
+    merge = merge_models(recipe, models) if is_known else None
     identity = _weights_identity(recipe, merge, contents, versions)
     return fingerprint_of(weights=identity)[:_KEY_LENGTH]
 
@@ -251,11 +245,6 @@ def record_key(
         versions={n: text for n, text in versions.items() if n not in ("layerswap", "mergekit")},
         scoring=SCORING_VERSION,
     )[:_KEY_LENGTH]
-
-
-def _is_by_tensor(recipe: Recipe, maker: MadeBy) -> bool:
-    """Return whether headers tell what a merge's tensors are made of: nothing is measured."""
-    return maker == "files" and not recipe.needs_deltas
 
 
 def _weights_identity(

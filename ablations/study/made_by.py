@@ -33,6 +33,11 @@ def made_by(recipe: Recipe, experts: Mapping[str, Expert]) -> MadeBy:
     return "files" if single is None or _is_read_by_tensors(single) else "engine"
 
 
+def headers_tell(recipe: Recipe, maker: MadeBy) -> bool:
+    """Return whether headers alone tell what a model's tensors are made of: nothing is measured."""
+    return maker == "files" and not recipe.needs_deltas
+
+
 def _is_read_by_tensors(single: Expert) -> bool:
     """Return whether one model can be read as tensors to be loaded, with its adapter."""
     if single.adapter is not None:

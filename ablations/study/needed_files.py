@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ablations.machine.progress import Step, byte_progress, show_step
 from ablations.models.find import Expert
 from ablations.study.cells import MadeCell
+from ablations.study.made_by import headers_tell
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.ranges import Range
 from layerswap_method.methods.table import merge_open_models, open_models
@@ -46,8 +47,7 @@ def needed_files(cells: Iterable[MadeCell], experts: Iterable[Expert], base: Exp
 
 
 def _reads_parts(cell: MadeCell) -> bool:
-    recipe = cell.recipe
-    return recipe.unmerged is None and cell.made_by == "files" and not recipe.needs_deltas
+    return cell.recipe.unmerged is None and headers_tell(cell.recipe, cell.made_by)
 
 
 def fetch_needed_files(

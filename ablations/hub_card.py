@@ -77,8 +77,8 @@ def complete_card(
                 f"{model}: holds no {name}; give the folder that mergekit-yaml or layerswap merge "
                 "wrote (without --no-write-model-card)"
             )
-    _, text, document = read_recipe_file(model / MERGED_RECIPE)
-    recipe = read_recipe(document)
+    file = read_recipe_file(model / MERGED_RECIPE)
+    recipe = read_recipe(file.document)
     try:
         card = ModelCard.load(model / CARD)
     except Exception as error:
@@ -92,7 +92,7 @@ def complete_card(
     data = card.data
     data.base_model_relation = "merge"
     data.pipeline_tag = "text-generation"
-    data.language = list(languages) or header_languages(read_recipe_header(text)) or None
+    data.language = list(languages) or header_languages(read_recipe_header(file.text)) or None
     data.model_name = data.eval_results = None  # of an earlier card
     data.license = license or _common(licences)
     if data.license is None:

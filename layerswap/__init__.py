@@ -211,10 +211,12 @@ def merge(
         verify=verify,
         device=device,
     )
-    lines = merge_recipe(
+    lines: list[str] = []
+    merge_recipe(
         open_recipe(recipe),
         str(folder),
         options,
+        lines.append,
         mergekit_options=_names(mergekit_options),
         download=download,
     )
@@ -247,7 +249,8 @@ def swap_adapters(recipe: RecipeLike, out: PathLike, *, rank: int | None = None)
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
     find = functools.partial(find_model, folder=here)
-    lines = swap(open_recipe(recipe), find, str(folder), rank)
+    lines: list[str] = []
+    swap(open_recipe(recipe), find, str(folder), lines.append, rank)
     return Merged(lines=tuple(lines), folder=folder)
 
 

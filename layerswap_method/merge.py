@@ -7,7 +7,7 @@ transformers only where configs are not written alike.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from layerswap_method.output import (
     output_folder,
     sync_folder,
 )
-from layerswap_method.progress import Bar, no_bar
+from layerswap_method.progress import Bar, Log, no_bar
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model
@@ -115,10 +115,9 @@ def prepare_merge(
     return reason or PreparedMerge(file, recipe, models, hub, out, options)
 
 
-def merge_prepared(prepared: PreparedMerge, bar: Bar = no_bar) -> Iterator[str]:
-    """Merge, and yield lines for the log; the output folder appears when it is whole.
+def merge_prepared(prepared: PreparedMerge, log: Log, bar: Bar = no_bar) -> None:
+    """Merge, and log how; the output folder appears when it is whole.
 
-    It merges while the lines are taken: nothing is there until the last one was.
     `bar` shows progress in bytes. Raises `InputError` for what does not fit, `LayerSwapError` where
     something cannot be written.
     """
@@ -138,11 +137,12 @@ def merge_prepared(prepared: PreparedMerge, bar: Bar = no_bar) -> Iterator[str]:
         )
         texts = _card_files(file, merge, revisions, out.name) if options.with_card else {}
         donor_files(merge.donor_folder, with_tokenizer=options.with_tokenizer)  # raises
-        yield from merge.lines
+        for line in merge.lines:
+            log(line)
         nbytes = write_merge(merge, folder, options, texts, bar)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
-    yield f"{out}: {len(merge.tensors)} tensors in {size_text(nbytes)}{checked}"
+    log(f"{out}: {len(merge.tensors)} tensors in {size_text(nbytes)}{checked}")
 
 
 def _card_files(

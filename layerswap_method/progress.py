@@ -1,9 +1,12 @@
-"""The bytes that are done, of functions that take long."""
+"""How functions that take long say what they do: lines for the log, and the bytes that are done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+
+Log = Callable[[str], object]
+"""Called with each line for the log, when it is so."""
 
 Advance = Callable[[int], object]
 """Called with the bytes that are done since the last call, from any thread."""

@@ -9,13 +9,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
 from ablations.cli.log import print_line
+from layerswap_method.progress import Log
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,15 +50,19 @@ def print_json(**content: Any) -> None:
     click.get_current_context().meta[_TEXT] = as_json_text(content)
 
 
-def print_lines(lines: Iterable[str], *, as_json: bool, **content: Any) -> None:
-    """Print lines as they come; of a command with `json_option` then `content` and its ``lines``.
+@contextlib.contextmanager
+def printed_log(*, as_json: bool, **content: Any) -> Iterator[Log]:
+    """Yield what prints a line; of a command with `json_option` then `content` and its ``lines``.
 
     Warnings among them go to stderr.
     """
     printed = []
-    for line in lines:
+
+    def log(line: str) -> None:
         print_line(line, err=line.startswith("Warning:"))
         printed.append(line)
+
+    yield log
     if as_json:
         print_json(**content, lines=printed)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.completion import complete_place
-from ablations.cli.json_output import json_option, print_json, print_lines
+from ablations.cli.json_output import json_option, print_json, printed_log
 from ablations.cli.log import print_line, watched
 from ablations.cli.options import FILE, FOLDER, Place, folder_option, names_option
 from layerswap_method.errors import size_text
@@ -178,8 +178,8 @@ def delta(
             from ablations.train.divergence import delta_with_drift
 
             analyse = functools.partial(delta_with_drift, texts=texts)
-        lines = analyse(experts, base, out=out, threshold=threshold, reference=reference)
-        print_lines(lines, as_json=as_json, folder=out)
+        with printed_log(as_json=as_json, folder=out) as log:
+            analyse(experts, base, log, out=out, threshold=threshold, reference=reference)
 
 
 @click.command(short_help="Complete the model card of a merged folder.")
@@ -221,4 +221,5 @@ def card(
             license=license,
             hub=not offline,
         )
-        print_lines([str(path)], as_json=as_json, file=path)
+    with printed_log(as_json=as_json, file=path) as log:
+        log(str(path))

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.completion import complete_recipe, complete_recipe_name
-from ablations.cli.json_output import json_option, print_json, print_lines
+from ablations.cli.json_output import json_option, print_json, printed_log
 from ablations.cli.log import print_line, watched
 from ablations.cli.options import (
     COUNT,
@@ -185,16 +185,19 @@ def merge(
 
     options = WriteOptions(shard_bytes=shard_size, threads=threads, verify=verify, device=device)
     try:
-        with watched("reading the recipe and the models"):
-            lines = merge_recipe(
+        with (
+            watched("reading the recipe and the models"),
+            printed_log(as_json=as_json, folder=Path(out)) as log,
+        ):
+            merge_recipe(
                 open_recipe(recipe),
                 out,
                 options,
+                log,
                 mergekit_options=mergekit_options,
                 bar=byte_progress,
                 download=download,
             )
-            print_lines(lines, as_json=as_json, folder=Path(out))
     except MergekitFailed as error:
         if as_json:
             failure = click.ClickException(error.message)
@@ -231,16 +234,15 @@ def harmonize(
     from ablations.models.find import find_model
 
     with watched("reading the models"):
-        lines = write(
+        write(
             [find_model(model) for model in models],
             out,
+            print_line,
             dtype=dtype,
             force=force,
             shard_bytes=shard_size,
             bar=byte_progress,
         )
-        for line in lines:
-            print_line(line)
 
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
@@ -264,6 +266,8 @@ def swap_adapters(recipe: str, out: str, rank: int | None, as_json: bool) -> Non
     from ablations.recipe_commands.find import open_recipe
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
-    with watched("swapping the adapters"):
-        lines = swap(open_recipe(recipe), find_model, out, rank)
-        print_lines(lines, as_json=as_json, folder=Path(out))
+    with (
+        watched("swapping the adapters"),
+        printed_log(as_json=as_json, folder=Path(out)) as log,
+    ):
+        swap(open_recipe(recipe), find_model, out, log, rank)

@@ -24,6 +24,7 @@ from ablations.models.find import find_model
 from ablations.paper.published import Grid, published_grid
 from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError
+from layerswap_method.progress import Log
 
 _KINDS = ("png", "svg")
 """Kinds of image files of a figure."""
@@ -32,16 +33,18 @@ _KINDS = ("png", "svg")
 def delta(
     experts: Sequence[str],
     base: str | None,
+    log: Log,
     *,
     out: Path,
     threshold: float | None = None,
     reference: str | None = None,
-) -> Iterator[str]:
-    """Analyse, write files and yield lines to print; a warning starts with ``Warning:``.
+) -> None:
+    """Analyse the change of experts, and write files.
 
     Args:
         experts: folders, hub ids or ``base+adapter``; none draws the `reference` alone.
         base: folder or hub id of their shared pretrained parent.
+        log: is called with what was seen, and with each file; a warning starts with ``Warning:``.
         out: folder for the files; several experts get one each in it.
         threshold: mean absolute change that rows are counted above; None finds one for each expert.
         reference: a published expert to draw next to them.
@@ -58,7 +61,8 @@ def delta(
             raise InputError("the change is measured from a base: give the base model with --base")
         profiles = measure_profiles(experts, base, threshold=threshold)
         for profile in profiles:
-            yield from _describe(profile)
+            for line in _describe(profile):
+                log(line)
     elif not published:
         raise InputError("give an EXPERT and its --base, or a published one with --reference")
     elif base is not None or threshold is not None:
@@ -73,12 +77,12 @@ def delta(
             table = profile.tensors.to_csv(index=False, float_format="%.9g", lineterminator="\n")
             write_text(out / name, table)
             list_results(out, [name])
-            yield str(out / name)
+            log(str(out / name))
             if profile.matrices.empty:
-                yield f"Warning: {profile.label}: no matrix in a decoder layer, so no figure"
+                log(f"Warning: {profile.label}: no matrix in a decoder layer, so no figure")
         grids = [profile.grid() for profile in profiles if not profile.matrices.empty]
         if profiles and not can_draw():
-            yield f"Warning: no figures: {HINT}"
+            log(f"Warning: no figures: {HINT}")
         elif grids or not profiles:
             stem = _figure_name(published if not profiles else ())
             with drawing(stem):
@@ -86,7 +90,7 @@ def delta(
             for kind, image in images.items():
                 write_bytes(out / f"{stem}.{kind}", image)
                 list_results(out, [f"{stem}.{kind}"])
-                yield str(out / f"{stem}.{kind}")
+                log(str(out / f"{stem}.{kind}"))
 
 
 def _table_name(label: str, count: int) -> str:

@@ -17,7 +17,7 @@ from layerswap_method.checkpoint.compatible import own_problems
 from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
 from layerswap_method.errors import InputError
 from layerswap_method.output import check_output, claim_output, output_folder
-from layerswap_method.progress import Bar, no_bar
+from layerswap_method.progress import Bar, Log, no_bar
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files, donor_files
 from layerswap_method.write.files import write_files, write_json
@@ -35,13 +35,14 @@ HARMONIZE_FILE = "harmonize.json"
 def harmonize(
     models: Sequence[Model],
     out_path: str,
+    log: Log,
     *,
     dtype: str | None = None,
     force: bool = False,
     shard_bytes: int = SHARD_BYTES,
     bar: Bar = no_bar,
-) -> Iterator[str]:
-    """Write every model in the common architecture, in a folder below `out_path`; yield log lines.
+) -> None:
+    """Write every model in the common architecture, in a folder below `out_path`, and log how.
 
     Each model's folder has its name, after that of the folder above (`a-model`) where two names are
     equal, and appears when it is whole. Everything is checked before the first is written.
@@ -69,8 +70,9 @@ def harmonize(
     if dtype is not None:
         conversions = [model.after(f"written as {dtype}", sizes={}) for model in conversions]
     for model, checkpoint, folder in zip(conversions, checkpoints, folders, strict=True):
-        yield f"{model.name} -> {folder}"
-        yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
+        log(f"{model.name} -> {folder}")
+        for note in model.notes or ("nothing to change: copied",):
+            log(f"  {note}")
         others = [other.name for other in checkpoints if other.name != checkpoint.name]
         document = checkpoint.document
         record = {

@@ -139,7 +139,7 @@ def _findings(file: RecipeFile, *, source: Downloads | None, shipped: bool) -> I
             yield Finding("warning", f"{reference}: mergekit-yaml will not find it: {PLUS}")
         try:
             facts[reference] = model = look_up(
-                reference, hub=source is not None, source=source, recipe=Path(file.name)
+                reference, hub=source is not None, source=source, recipe=file.path
             )
         except InputError as error:  # a checkpoint that cannot be read
             yield from _errors(error)

@@ -203,19 +203,19 @@ def list_recipes(language: str | None = None) -> list[ShippedRecipe]:
     recipes, all_codes = list[ShippedRecipe](), set[str]()
     for name, path in _shipped().items():
         try:
-            _, text, document = read_recipe_file(path)
+            file = read_recipe_file(path)
         except InputError:  # files of training, and other files of the user
             continue
-        codes = languages(read_recipe_header(text))
+        codes = languages(read_recipe_header(file.text))
         all_codes.update(codes)
         if language is None or language in codes:
             recipes.append(
                 ShippedRecipe(
                     name=name.removesuffix(".yml"),
                     languages=tuple(codes),
-                    base_model=str(document.get("base_model", "")),
-                    merge_method=str(document["merge_method"]),
-                    settings=settings(document).replace("`", ""),
+                    base_model=str(file.document.get("base_model", "")),
+                    merge_method=str(file.document["merge_method"]),
+                    settings=settings(file.document).replace("`", ""),
                     path=path,
                 )
             )

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.mergekit_plugin.run import mergekit_command
 from layerswap_method.methods.read import RecipeFile
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.progress import Bar, no_bar
+from layerswap_method.progress import Bar, Log, no_bar
 from layerswap_method.recipe.references import working_folder
 
 
@@ -61,17 +61,19 @@ def merge_recipe(
     recipe: RecipeFile,
     out: str,
     options: WriteOptions,
+    log: Log,
     *,
     mergekit_options: Sequence[str] = (),
     bar: Bar = no_bar,
     download: str | None = None,
-) -> Iterator[str]:
-    """Merge a recipe, and yield the lines of the log.
+) -> None:
+    """Merge a recipe.
 
     Args:
         recipe: from `open_recipe`.
         out: the folder of the merge.
         options: how it is written.
+        log: is called with what the merge is, and with what was measured.
         mergekit_options: options of mergekit-yaml, which then merges the recipe.
         bar: shows progress in bytes.
         download: what is fetched of models of the hub, as in `open_downloads`.
@@ -83,27 +85,31 @@ def merge_recipe(
     here = working_folder()  # a relative folder is this one's, wherever the process goes
     prepared: PreparedMerge | str = "there are options after --"
     if not mergekit_options:
-        find = functools.partial(find_model, recipe=Path(recipe.name), folder=here)
+        find = functools.partial(find_model, recipe=recipe.path, folder=here)
         prepared = prepare_merge(recipe, out, find, options, download)
     if isinstance(prepared, PreparedMerge):
-        yield from merge_prepared(prepared, bar)
+        merge_prepared(prepared, log, bar)
     else:
         check_form(recipe.document)
-        yield from _by_mergekit(recipe, out, options, mergekit_options, prepared)
+        _by_mergekit(recipe, out, options, log, mergekit_options, prepared)
 
 
 def _by_mergekit(
-    recipe: RecipeFile, out: str, options: WriteOptions, more: Sequence[str], reason: str
-) -> Iterator[str]:
-    path = Path(recipe.name)
-    mergekit_command(path, out, options, more, reason)  # raises
-    yield f"{recipe.name} is passed on to mergekit-yaml: {reason}"
-    show_step(Step(""))  # mergekit shows its own bars
+    recipe: RecipeFile,
+    out: str,
+    options: WriteOptions,
+    log: Log,
+    more: Sequence[str],
+    reason: str,
+) -> None:
     with contextlib.ExitStack() as stack:
-        if not path.is_file():  # written by a program
+        path = recipe.path
+        if path is None:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "recipe.yml"
             path.write_text(recipe.text, encoding="utf-8")
         command = mergekit_command(path, out, options, more, reason)
+        log(f"{recipe.name} is passed on to mergekit-yaml: {reason}")
+        show_step(Step(""))  # mergekit shows its own bars
         done = subprocess.run(command, check=False)
     if done.returncode:
         raise MergekitFailed(done.returncode)

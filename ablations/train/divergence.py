@@ -30,6 +30,7 @@ from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_ki
 from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
+from layerswap_method.progress import Log
 
 TOKENS = 128
 """Tokens of a text that are read: the base's states of all texts are in memory at once."""
@@ -167,13 +168,14 @@ _FILES = ("divergence.json", "experts.yml")
 def delta_with_drift(
     experts: Sequence[str],
     base: str | None,
+    log: Log,
     *,
     texts: Path,
     out: Path,
     threshold: float | None = None,
     reference: str | None = None,
-) -> Iterator[str]:
-    """Do what `delta` does, and write ``divergence.json`` and ``experts.yml``; yield log lines.
+) -> None:
+    """Do what `delta` does, and write and log ``divergence.json`` and ``experts.yml``.
 
     `texts` is a file of JSON lines with the field ``text``, on which the drift is measured.
 
@@ -187,13 +189,13 @@ def delta_with_drift(
     labels, lines = label_all(experts), read_texts(texts)
     if "base" in labels:
         raise InputError("an expert is called base, as experts.yml calls the base: rename it")
-    yield from delta(experts, base, out=out, threshold=threshold, reference=reference)
+    delta(experts, base, log, out=out, threshold=threshold, reference=reference)
     parent = find_model(base)
     models = [find_model(expert, name=label) for expert, label in zip(experts, labels, strict=True)]
     results = measure_divergence(models, parent, lines)
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):
-        yield result.describe()
+        log(result.describe())
         entries[model.name] = {"path": model.source, "facts": result.facts()}
     content = {"experts": [result.model_dump(mode="json") for result in results]}
     with write_errors(out):
@@ -201,5 +203,5 @@ def delta_with_drift(
         text = yaml.safe_dump({"experts": entries}, sort_keys=False, allow_unicode=True)
         write_text(out / "experts.yml", text)
         list_results(out, _FILES)
-    yield str(out / "divergence.json")
-    yield f"{out / 'experts.yml'}  (layerswap run STUDY --experts {out / 'experts.yml'})"
+    log(str(out / "divergence.json"))
+    log(f"{out / 'experts.yml'}  (layerswap run STUDY --experts {out / 'experts.yml'})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from layerswap_method.adapter_swap.card import adapter_card_text
@@ -20,6 +20,7 @@ from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.methods.table import merge_models
 from layerswap_method.output import PLAN_FILE, check_output, claim_output, output_folder
+from layerswap_method.progress import Log
 from layerswap_method.recipe.pinned import commits, with_commits
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.files import write_json, write_synced_text
@@ -34,9 +35,9 @@ _KINDS = ("LORA", "PREFIX_TUNING")
 
 
 def swap_adapters(
-    file: RecipeFile, find: Callable[..., Model], out_path: str, rank: int | None = None
-) -> Iterator[str]:
-    """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
+    file: RecipeFile, find: Callable[..., Model], out_path: str, log: Log, rank: int | None = None
+) -> None:
+    """Write the adapter of a `layer_swap` recipe, and log how.
 
     `find` takes a reference and `hub`; of a base on the hub only the headers are fetched. `rank` is
     the highest rank of a LoRA adapter's changes; None leaves all exact. Raises
@@ -51,11 +52,11 @@ def swap_adapters(
         models = {reference: find(reference, hub=hub) for reference in recipe.references}
         check_output(out, [path for model in models.values() for path in model.folders])
         adapter, plan, record = _swap(recipe, models, hub, rank)
-        yield from layer_swap_merge.swap_lines(record)
-        yield from adapter.lines
+        for line in (*layer_swap_merge.swap_lines(record), *adapter.lines):
+            log(line)
         if recipe.written_dtype is not None:
             dtype = recipe.written_dtype
-            yield f"dtype {dtype} is for merged weights; the adapter has its experts'"
+            log(f"dtype {dtype} is for merged weights; the adapter has its experts'")
         from safetensors.torch import save
 
         base_name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
@@ -67,7 +68,7 @@ def swap_adapters(
         card = adapter_card_text(out.name, base_name, revision, record, plan)
         write_synced_text(folder / "README.md", card)
     nbytes = sum(tensor.nbytes for tensor in adapter.tensors.values())
-    yield f"{out_path}: {size_text(nbytes)}"
+    log(f"{out_path}: {size_text(nbytes)}")
 
 
 def _swap(

@@ -40,7 +40,7 @@ from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.layer_plan import format_layers
-from layerswap_method.mergekit_plugin.run import write_log
+from layerswap_method.mergekit_plugin.run import shown_log
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.check import check_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -93,7 +93,9 @@ def merge_by_mergekit(
             opened = {reference: OpenModel.read(model) for reference, model in models.items()}
             checked = _check(recipe, opened, options)
             config, record, lines = _configuration(merge_config, recipe, opened, checked)
-            write_log(lines, options.model_dump())
+            log = shown_log(options.model_dump())
+            for line in lines:
+                log(line)
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 # Held for the life of a process by the reference alone: a folder that was written
                 # anew between two merges would be read as it was.

@@ -97,7 +97,7 @@ def _merge_own(
     original: Callable[..., None], merge_config: Any, out_path: str, options: Any, text: str | None
 ) -> None:
     """Merge a recipe of this project: from file to file, or by mergekit's `original` run_merge."""
-    from layerswap_method.mergekit_plugin.run import merge_by_files, write_log
+    from layerswap_method.mergekit_plugin.run import merge_by_files, shown_log
     from layerswap_method.methods.read import RecipeFile
     from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -113,7 +113,7 @@ def _merge_own(
     if (reason := merge_by_files(file, out_path, option_values)) is not None:
         from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
 
-        write_log([f"mergekit's executor merges this recipe: {reason}"], option_values)
+        shown_log(option_values)(f"mergekit's executor merges this recipe: {reason}")
         merge_by_mergekit(original, file, out_path, merge_config, options)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from layerswap_method.errors import InputError
 from layerswap_method.merge import WriteOptions, merge_prepared, prepare_merge
 from layerswap_method.methods.read import RecipeFile
-from layerswap_method.progress import Advance
+from layerswap_method.progress import Advance, Log
 from layerswap_method.recipe.references import find_model_files
 
 LOG = logging.getLogger("layerswap")
@@ -68,7 +68,7 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
     if isinstance(prepared, str):
         return prepared
     bar = functools.partial(_byte_bar, quiet=bool(options.get("quiet")))
-    write_log(merge_prepared(prepared, bar), options)
+    merge_prepared(prepared, shown_log(options), bar)
     return None
 
 
@@ -106,12 +106,11 @@ def mergekit_only_option(options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def write_log(lines: Iterable[str], options: Mapping[str, Any]) -> None:
-    """Write lines to the log as they come; shown at mergekit's default verbosity."""
+def shown_log(options: Mapping[str, Any]) -> Log:
+    """Return what writes lines to the log, which is shown at mergekit's default verbosity."""
     if not options.get("quiet"):
         LOG.setLevel(logging.INFO)
-    for line in lines:
-        LOG.info("%s", line)
+    return functools.partial(LOG.info, "%s")
 
 
 @contextmanager

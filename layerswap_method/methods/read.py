@@ -23,15 +23,17 @@ class RecipeFile(NamedTuple):
     """A recipe as text, and as YAML gives it."""
 
     name: str
-    """Its path; for messages."""
+    """For messages; its path, if it is a file."""
 
     text: str
     document: Mapping[str, Any]
+    path: Path | None = None
+    """None of a recipe that a program wrote."""
 
 
 def read_recipe_file(path: Path) -> RecipeFile:
     """Return a recipe's file. Raises `InputError` where it cannot be read or is not a recipe."""
-    return _checked(str(path), *read_text_and_yaml(path))
+    return _checked(str(path), *read_text_and_yaml(path))._replace(path=path)
 
 
 def file_of_document(document: Mapping[str, Any]) -> RecipeFile:

@@ -145,6 +145,7 @@ def test_a_dict_and_its_file_are_merged_alike(trio, tmp_path):
 def test_a_recipe_for_mergekit_is_merged_by_it(trio, tmp_path, monkeypatch):
     document = recipe(roles(trio), SWAP, trio.base) | {"tokenizer": {"source": "base"}}
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe").write_text("a file of the user, and not this recipe")
     merged = layerswap.merge(document, "merged", mergekit_options=["--quiet"])
     assert merged.folder == tmp_path / "merged"
     assert "passed on to mergekit-yaml" in str(merged)

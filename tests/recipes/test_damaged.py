@@ -95,7 +95,7 @@ def merged(path, out):
         prepared = prepare_merge(read_recipe_file(path), str(out), find_model_files)
         if isinstance(prepared, str):
             return "passed on"
-        list(merge_prepared(prepared))
+        merge_prepared(prepared, str)
     except InputError:
         return 2
     return 0

@@ -35,5 +35,7 @@ def run(folder, document, rank=None):
     """Swap what a recipe names; return the new adapter and the lines of the log."""
     folder.mkdir(exist_ok=True)
     file = write_recipe(folder / "recipe.yml", document)
-    lines = swap_adapters(read_recipe_file(file), find_model_files, str(folder / "out"), rank)
-    return folder / "out", list(lines)
+    lines = []
+    out = str(folder / "out")
+    swap_adapters(read_recipe_file(file), find_model_files, out, lines.append, rank)
+    return folder / "out", lines

@@ -101,14 +101,11 @@ def tensors_of(given):
     return {name: MixReader(mix).read() for name, mix in merged.tensors.items()}
 
 
-def begun(document, out, *, bar=no_bar, **options):
-    """Return the lines of a merge from file to file that goes on as they are taken."""
+def write(document, out, *, log=None, bar=no_bar, **options):
+    """Merge from file to file into `out`; return the lines of the log."""
     text = yaml.safe_dump(dict(document), sort_keys=False)
     file = RecipeFile("recipe", text, document)
-    options = WriteOptions(**options)
-    return merge_prepared(prepare_merge(file, str(out), find_model_files, options), bar)
-
-
-def write(document, out, **options):
-    """Merge from file to file into `out`; return the lines of the log."""
-    return list(begun(document, out, **options))
+    prepared = prepare_merge(file, str(out), find_model_files, WriteOptions(**options))
+    lines = []
+    merge_prepared(prepared, log or lines.append, bar)
+    return lines

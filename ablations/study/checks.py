@@ -187,8 +187,8 @@ def _primary_problems(study: Study) -> Iterator[str]:
 
 def made_cells(
     cells: Iterable[ExpandedCell], experts: Mapping[str, Expert], checkpoints: Sequence[Checkpoint]
-) -> Iterator[MadeCell]:
-    """Yield cells with who makes each model, and the folder whose config and tokenizer it has.
+) -> list[MadeCell]:
+    """Return cells with who makes each model, and the folder whose config and tokenizer it has.
 
     A merge has those of its `donor_of`. One whose recipe makes a tokenizer has no folder: what it
     has is known only after the merge. `checkpoints` are those of the experts; () where nothing is
@@ -200,6 +200,7 @@ def made_cells(
     by_reference = {expert.reference: expert for expert in experts.values()}
     pairs = zip(experts.values(), checkpoints, strict=False)
     headers = {expert.reference: checkpoint for expert, checkpoint in pairs}
+    made = []
     for cell in cells:
         recipe, folder = cell.recipe, None
         maker = made_by(recipe, by_reference)
@@ -210,7 +211,8 @@ def made_cells(
         elif not recipe.makes_tokenizer:  # mergekit gives it the base's
             base = by_reference.get(str(recipe.base_model))
             folder = None if base is None else base.folder
-        yield MadeCell(**cell.expanded(), made_by=maker, donor=folder)
+        made.append(MadeCell(**cell.expanded(), made_by=maker, donor=folder))
+    return made
 
 
 def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -> Iterator[str]:

@@ -9,10 +9,10 @@ import contextlib
 import importlib.metadata
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple, ParamSpec, TypeVar, get_args
 
 import layerswap_method
 from ablations.engines.backends import (
@@ -58,6 +58,9 @@ from layerswap_method.errors import InputError, LayerSwapError, nearest
 from layerswap_method.hub.downloads import Downloads, Need, download_choice
 from layerswap_method.recipe.references import is_folder, named_models, resolve_from
 from layerswap_method.tensors import Merge
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -239,20 +242,20 @@ def _check_files(
     problems += checks.study_problems(study, folders, has_all_tasks=not whole.problems)
     placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
     problems += cell_problems(study, placeholders)
-    with _collected(problems):
-        chosen = resolve_backend(backend)
-        if engines:
-            check_devices(chosen, study.evaluate.options, engines)
-    with _collected(problems):
-        resolved = tasks_by_language(study, isolation)
+    chosen = _tried(problems, resolve_backend, backend)
+    if chosen is not None and engines:
+        _tried(problems, check_devices, chosen, study.evaluate.options, engines)
+    resolved = _tried(problems, tasks_by_language, study, isolation)
+    if resolved is not None:
         problems += _primary_problems(study, resolved.values())
-        problems += _metric_problems(study, resolved.values())
+        _tried(problems, _check_metric, study, resolved.values())
     hub = Downloads(download_choice(download), headers_only=dry)
     source = None if problems else hub
     found = _find_experts(whole, placeholders, folders[0], source, download=not dry)
-    InputError.raise_any(str(file.path), [*problems, *_expert_problems(whole, found)])
-    experts = found.experts
-    return _Checked(study, whole.of_file, experts, resolved, chosen, hub)
+    problems += _expert_problems(whole, found)
+    if problems or chosen is None or resolved is None:
+        raise InputError.from_problems(str(file.path), problems)
+    return _Checked(study, whole.of_file, found.experts, resolved, chosen, hub)
 
 
 def _primary_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterator[str]:
@@ -266,8 +269,8 @@ def _primary_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterat
         yield f"report.primary.tasks: {name!r} is not evaluated{why}"
 
 
-def _metric_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterator[str]:
-    """Yield that no task has the metric of the report, where all of them say which they have."""
+def _check_metric(study: Study, resolved: Iterable[ResolvedTasks]) -> None:
+    """Check that a task has the metric of the report, where all of them say which they have."""
     metric = study.report.metric
     if metric is None:
         return
@@ -279,7 +282,8 @@ def _metric_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterato
                 return
             metrics |= of_task
     if metric not in metrics:
-        yield f"report.metric: no task has {metric!r}{nearest(metric, sorted(metrics))}"
+        hint = nearest(metric, sorted(metrics))
+        raise InputError(f"report.metric: no task has {metric!r}{hint}")
 
 
 def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[MadeCell], list[Checkpoint]]:
@@ -295,21 +299,18 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[MadeCell], l
     show_step(Step("planning the cells"))
     study = _with_dtype(checked.study, checked.base, checkpoints)
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
-    made = list[MadeCell]()
-    with _collected(problems), checked.hub.fetching():
-        made = [*checks.made_cells(cells, experts, checkpoints)]
+    with checked.hub.fetching():
+        made = _tried(problems, checks.made_cells, cells, experts, checkpoints) or []
     donors = list(dict.fromkeys(cell.donor for cell in made if cell.donor is not None))
     problems += checks.lacking_tokenizers(donors, experts)
     if checkpoints:
         recipes = [cell.recipe for cell in cells]
         unfit = unfit_vocabularies(recipes, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
-    with _collected(problems):
-        check_protocol(study.evaluate, donors)
+    _tried(problems, check_protocol, study.evaluate, donors)
     for folder in dict.fromkeys(expert.folder for expert in experts.values()):
-        # The engine says what transformers cannot read.
-        with _collected(problems), contextlib.suppress(OSError, ValueError):
-            check_context(str(folder), study.evaluate.options.max_model_len)
+        with contextlib.suppress(OSError, ValueError):  # the engine says what it cannot read
+            _tried(problems, check_context, str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)
     return study, made, checkpoints
 
@@ -381,13 +382,15 @@ def _warnings_of_models(done: IdentifiedCells) -> Iterator[str]:
             yield from (warning for warning in merge.warnings if warning not in of_layers)
 
 
-@contextlib.contextmanager
-def _collected(problems: list[str]) -> Iterator[None]:
-    """Add what is raised to `problems`, and go on."""
+def _tried(
+    problems: list[str], function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs
+) -> _R | None:
+    """Return what a function returns; None where it raises an `InputError`, now a problem."""
     try:
-        yield
+        return function(*args, **kwargs)
     except InputError as error:
         problems.append(error.message)
+        return None
 
 
 class _Place(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ablations.models.load import read_tokenizer
 from ablations.models.templates import TEMPLATE_DATE, has_date, render_chat
-from ablations.scoring.protocol import Protocol
+from ablations.scoring.protocol import EvaluationProtocol
 from layerswap_method.errors import InputError, first_line
 
 
@@ -45,7 +45,7 @@ def has_template(folder: Path) -> bool:
     return bool(isinstance(settings, dict) and settings.get("chat_template"))
 
 
-def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
+def check_protocol(protocol: EvaluationProtocol, folders: Iterable[Path]) -> None:
     """Check that the models in `folders` can be prompted by `protocol`; no model is loaded.
 
     Raises:
@@ -109,7 +109,7 @@ def chat_prompt(
         ) from error
 
 
-def date_notes(protocol: Protocol, folder: Path) -> list[str]:
+def date_notes(protocol: EvaluationProtocol, folder: Path) -> list[str]:
     """Return a note where the prompts may state a date."""
     if protocol.apply_chat_template and has_date(chat_template(folder)):
         day = TEMPLATE_DATE.strftime("%d %B %Y")
@@ -117,7 +117,7 @@ def date_notes(protocol: Protocol, folder: Path) -> list[str]:
     return []
 
 
-def _check(protocol: Protocol, folder: Path) -> None:
+def _check(protocol: EvaluationProtocol, folder: Path) -> None:
     if protocol.apply_chat_template:
         tokenizer, options = chat_tokenizer(folder), template_options(protocol)
         user = {"role": "user", "content": "1 + 1 = ?"}
@@ -148,7 +148,7 @@ def _system_fault(tokenizer: Any, text: str, options: Mapping[str, Any]) -> str 
     return None if text.strip() in prompt else "leaves out the system message"
 
 
-def template_options(protocol: Protocol) -> dict[str, bool]:
+def template_options(protocol: EvaluationProtocol) -> dict[str, bool]:
     """Return what a template gets besides messages: of thinking, where the user says something.
 
     Templates ask whether it is defined (SmolLM3) or only whether it is true (GLM-4.5), so that a

@@ -26,7 +26,7 @@ from ablations.models.load import read_generation_config, read_model_config, rea
 from ablations.models.tokens import prompt_tokens
 from ablations.requests.resolve import ResolvedTasks
 from ablations.scoring.evaluation import Backend, Evaluation
-from ablations.scoring.protocol import Protocol
+from ablations.scoring.protocol import EvaluationProtocol
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
@@ -299,7 +299,7 @@ def ask_probe(engine: LoadedModel) -> ProbeAnswers:
     generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
     # A norm that was changed on purpose may overflow in float16, and `ProbeReference` knows what
     # NaN means.
-    lm = StoredAnswersLM(engine, Protocol(), is_probe=True)
+    lm = StoredAnswersLM(engine, EvaluationProtocol(), is_probe=True)
     ((log_likelihood, _),) = lm.loglikelihood([scored])
     (text,) = lm.generate_until([generated])
     length = len(prompt_tokens(engine.tokenizer, pair[1]))

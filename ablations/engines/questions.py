@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.scoring.protocol import Protocol
+from ablations.scoring.protocol import EvaluationProtocol
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """Names of the limit of an answer in tasks; lm-eval takes the first in this order."""
@@ -35,7 +35,7 @@ class Question:
     """Which of the sampled answers to its prompt it wants; None where nothing is drawn."""
 
 
-def hash_settings(protocol: Protocol, settings: Mapping[str, Any]) -> str:
+def hash_settings(protocol: EvaluationProtocol, settings: Mapping[str, Any]) -> str:
     """Return a hash of what all questions of a run have in common besides the weights.
 
     Args:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
-from typing import Protocol as Interface
+from typing import EvaluationProtocol as Interface
 
 from lm_eval.api.model import LM
 from lm_eval.models.utils import postprocess_generated_text
@@ -45,7 +45,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.tokens import cut_left, pair_tokens, prompt_tokens
 from ablations.scoring.evaluation import TaskFailed
 from ablations.scoring.observed import Key, Outcome
-from ablations.scoring.protocol import Protocol
+from ablations.scoring.protocol import EvaluationProtocol
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
@@ -173,7 +173,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
     def __init__(
         self,
         engine: LoadedModel | None,
-        protocol: Protocol,
+        protocol: EvaluationProtocol,
         template: Any = None,
         answers: AnswerFile | None = None,
         *,

@@ -180,7 +180,7 @@ def run_cells(
     cells: Sequence[PlannedCell],
     make_engine: Callable[[], Engine],
     *,
-    protocol: str = "",
+    protocol_key: str = "",
     progress: bool | None = None,
     show: ShowCell | None = None,
     start: Start = in_this_process,
@@ -193,7 +193,7 @@ def run_cells(
     `make_engine` is called in each worker. `progress` is that of `status_line`; `show` is
     called for every cell that has ended now.
     """
-    job = Job(out, cells, make_engine, uuid.uuid4().hex, protocol)
+    job = Job(out, cells, make_engine, uuid.uuid4().hex, protocol_key)
     with status_line(progress):
         board = Board(job, show)
         if not board.has_ended:

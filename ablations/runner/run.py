@@ -186,7 +186,7 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
                 materialize=options.materialize,
                 shared=options.shared,
             ),
-            protocol=plan.protocol,
+            protocol_key=plan.protocol_key,
             show=show if options.show_scores else None,
             start=_start(options, plan.options.gpus),
         )
@@ -303,7 +303,7 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
     """
     earlier = records.read_run_file(out)
     before, languages = dict[str, dict[str, str]](), dict[str, str]()
-    if keep_earlier_tasks and earlier is not None and earlier.protocol == plan.protocol:
+    if keep_earlier_tasks and earlier is not None and earlier.protocol == plan.protocol_key:
         before = {cell.weights_key: cell.records for cell in earlier.cells}
         languages = earlier.task_languages
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
@@ -329,7 +329,7 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
         experts=sources,
         cells=cells,
         num_layers=plan.num_layers or None,
-        protocol=plan.protocol,
+        protocol=plan.protocol_key,
         notes=plan.notes,
         created=now() if earlier is None else earlier.created,
         versions=dict(plan.versions),

@@ -114,8 +114,8 @@ class StudyEngine:
     ):
         """Start nothing. `answers` is the folder that runs share; see `RunOptions` for the rest."""
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
-        self.experts = {expert.reference: expert for expert in plan.experts.values()}
-        self._names = {reference: expert.name for reference, expert in self.experts.items()}
+        self.models_by_reference = {expert.reference: expert for expert in plan.experts.values()}
+        self._names = {expert.reference: expert.name for expert in plan.experts.values()}
         self._contexts: dict[Path, int | None] = {}
         """Folder of a config -> `context_of` it."""
         self._merge: tuple[str, Merge] | None = None
@@ -129,7 +129,7 @@ class StudyEngine:
     def single(self, cell: PlannedCell) -> Expert | None:
         """Return the expert that a cell evaluates as it is; None for a merge."""
         reference = cell.recipe.unmerged
-        return None if reference is None else self.experts[reference]
+        return None if reference is None else self.models_by_reference[reference]
 
     def answer_settings(self, cell: PlannedCell) -> Mapping[str, Any]:
         """Return the common part of the keys of all answers of a model; see `hash_settings`."""
@@ -226,7 +226,7 @@ class StudyEngine:
         if planned is not None and not cell.recipe.needs_deltas:
             return planned
         if self._merge is None or self._merge[0] != cell.weights_key:
-            self._merge = cell.weights_key, merge_models(cell.recipe, self.experts)
+            self._merge = cell.weights_key, merge_models(cell.recipe, self.models_by_reference)
         return self._merge[1]
 
     def _provenance(
@@ -242,7 +242,7 @@ class StudyEngine:
         from ablations.study.identity import folder_state
 
         for reference in work.cell.recipe.references:
-            expert = self.experts[reference]
+            expert = self.models_by_reference[reference]
             for folder in expert.folders:
                 if self.plan.states[str(folder)] != folder_state(folder):
                     raise LayerSwapError(

@@ -66,8 +66,8 @@ class Job:
     call: str
     """Name of the call: what failed in it is not tried again in it."""
 
-    protocol: str = ""
-    """`protocol_key` of the records."""
+    protocol_key: str = ""
+    """That of the plan."""
 
     def works(self) -> dict[str, Work]:
         """Return record key -> work; cells of equal weights have the same keys."""

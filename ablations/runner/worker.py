@@ -133,7 +133,7 @@ class _Worker:
         record = TaskRecord(
             key=work.key,
             weights_key=work.cell.weights_key,
-            protocol=self._job.protocol,
+            protocol=self._job.protocol_key,
             task=work.task,
             label=label,
             evaluation=evaluation.model_copy(update={"model": label}),

@@ -73,7 +73,7 @@ class TaskRecord(Frozen):
     weights_key: str
 
     protocol: str
-    """Hash of limit, seed, engine and its options."""
+    """The plan's `protocol_key`."""
 
     task: str
     label: str

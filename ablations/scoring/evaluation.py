@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from ablations.sandbox import Isolation, ProgramVerdict
-from ablations.scoring.protocol import Protocol
+from ablations.scoring.protocol import EvaluationProtocol
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
 from layerswap_method.errors import LayerSwapError
@@ -138,7 +138,7 @@ class Sample(Frozen):
     """0-based number of the sample of this item."""
 
 
-class EvaluationSettings(Protocol):
+class EvaluationSettings(EvaluationProtocol):
     """Tasks, and how they are evaluated: everything but the model, the engine and the sandbox."""
 
     tasks: Annotated[tuple[StrictStr, ...], Listed] = ()

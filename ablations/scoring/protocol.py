@@ -72,7 +72,7 @@ class GenKwargs(Described):
         }
 
 
-class Protocol(Described):
+class EvaluationProtocol(Described):
     """Prompts and generation for every model. Settings that are left out are as in the task."""
 
     apply_chat_template: StrictBool = False
@@ -103,7 +103,7 @@ class Protocol(Described):
     items, each averaged over its samples. More than one needs a temperature above 0."""
 
     @model_validator(mode="after")
-    def _agree(self) -> Protocol:
+    def _agree(self) -> EvaluationProtocol:
         if self.repeats > 1 and not self.gen_kwargs.is_sampled:
             raise ValueError(
                 f"repeats is {self.repeats} and the temperature is "

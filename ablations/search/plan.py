@@ -123,13 +123,13 @@ class Search(Frozen):
         self,
         names: Sequence[str],
         question: str,
-        experts: Pools,
+        pools: Pools,
         tasks: Sequence[str],
         items: Mapping[str, tuple[int, ...]],
     ) -> Study:
         by_name = {one.name: one for one in self.candidates}
         settings = [setting for name in names for setting in by_name[name].settings]
-        study = _comparison(self.study, settings, experts, tasks, items)
+        study = _comparison(self.study, settings, pools, tasks, items)
         return study.model_copy(update={"question": question})
 
     def bounds(self) -> tuple[Bound, ...]:
@@ -151,7 +151,7 @@ def _size(pools: Pools, tasks: int) -> Size:
 def _comparison(
     study: Study,
     settings: Sequence[dict[str, Value]],
-    experts: Pools,
+    pools: Pools,
     tasks: Sequence[str],
     items: Mapping[str, tuple[int, ...]],
 ) -> Study:
@@ -162,7 +162,7 @@ def _comparison(
     return study.model_copy(
         update={
             "vary": tuple(settings),
-            "experts": experts,
+            "experts": pools,
             "evaluate": study.evaluate.model_copy(
                 update={**evaluate, "limit": None, "items": dict(items)}
             ),
@@ -181,8 +181,8 @@ def expected_comparison(study: Study) -> Study:
     """
     listed = (*study.evaluate.tasks, *chain(*study.evaluate.languages.values()))
     report, _ = _task_names(study, listed)
-    _, experts = split_experts(study.experts)
-    return _comparison(study, study.settings()[:FINALISTS], experts, (report,), {})
+    _, pools = split_pools(study.experts)
+    return _comparison(study, study.settings()[:FINALISTS], pools, (report,), {})
 
 
 def items_that_report(study: Study, request: EvaluationRequest) -> int:
@@ -241,7 +241,7 @@ def make_search(plan: StudyPlan, where: str) -> Search:
     request = plan.cells[0].resolved.request
     listed = tuple(plan.cells[-1].records)
     choose, report, items, notes = _tasks(study, request, listed, plan.task_languages)
-    choose_experts, report_experts = split_experts(study.experts)
+    choose_experts, report_experts = split_pools(study.experts)
     rounds = halving(len(candidates), len(items[0][choose]), study.search.rounds)
     return Search(
         study=study,
@@ -365,7 +365,7 @@ def _docs(request: EvaluationRequest, tasks: tuple[str, ...]) -> dict[str, list[
     return {task.task_name: list(task.eval_docs)[: request.limit] for task in load_tasks(resolved)}
 
 
-def split_experts(pools: Pools) -> tuple[Pools, Pools]:
+def split_pools(pools: Pools) -> tuple[Pools, Pools]:
     """Return the experts of the pairs that choose, and of those that report.
 
     Of a role with several experts the first half chooses, at least one, and the others report.

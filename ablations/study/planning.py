@@ -89,8 +89,8 @@ class StudyPlan:
     versions: Mapping[str, str]
     """Package -> version, of what can change a score."""
 
-    protocol: str
-    """`protocol_key` of all cells."""
+    protocol_key: str
+    """Hash of prompts, generation and engine, which all scores share."""
 
     states: Mapping[str, str]
     """Folder of an expert or adapter -> `folder_state` when its content was read."""
@@ -179,7 +179,7 @@ def plan_study(
         num_weights=shape.num_weights,
         backend=checked.backend,
         versions={"layerswap": layerswap_method.__version__, **versions},
-        protocol=protocol,
+        protocol_key=protocol,
         states=fingerprints.states(),
         notes=tuple(filter(None, _notes(study, checked, done, shape.num_layers))),
         merges=done.merges,

@@ -17,7 +17,7 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.stored_answers_lm import StoredAnswersLM
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.scoring.protocol import GenKwargs, Protocol
+from ablations.scoring.protocol import EvaluationProtocol, GenKwargs
 from ablations.study.identity import protocol_key
 from layerswap_method.errors import InputError
 from tests.engines.backends import BACKENDS, VLLM
@@ -61,7 +61,8 @@ def ask(model, folder, protocol, backend="hf", **changes):
 def test_the_default_template_is_found(talker, model):
     assert chat_template(talker) == CHAT
     assert (has_template(talker), has_template(model)) == (True, False)
-    check_protocol(Protocol(apply_chat_template=True, think_end_token="</think>"), [talker])
+    thinking = EvaluationProtocol(apply_chat_template=True, think_end_token="</think>")
+    check_protocol(thinking, [talker])
 
 
 @pytest.mark.parametrize(
@@ -73,14 +74,14 @@ def test_the_default_template_is_found(talker, model):
 )
 def test_what_a_tokenizer_lacks_is_said(talker, model, protocol, match):
     with pytest.raises(InputError, match=match):
-        check_protocol(Protocol(**protocol), [talker, model])
+        check_protocol(EvaluationProtocol(**protocol), [talker, model])
 
 
 def test_a_template_that_fails_is_said_with_its_reason(model, tmp_path):
     folder = shutil.copytree(model, tmp_path / "failing")
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
     with pytest.raises(InputError, match=r"failing: its chat template fails: no system message"):
-        check_protocol(Protocol(apply_chat_template=True), [folder])
+        check_protocol(EvaluationProtocol(apply_chat_template=True), [folder])
 
 
 def with_template(model, folder, template):
@@ -90,7 +91,7 @@ def with_template(model, folder, template):
     return folder
 
 
-SYSTEM = Protocol(apply_chat_template=True, system_instruction="Answer in Swahili.")
+SYSTEM = EvaluationProtocol(apply_chat_template=True, system_instruction="Answer in Swahili.")
 NO_SYSTEM = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}"
     "{% endif %}<|{{ m.role }}|> {{ m.content }}{% endfor %}<|assistant|>"
@@ -112,7 +113,7 @@ def test_a_system_message_that_no_prompt_would_have_is_refused(template, fault, 
     folder = with_template(model, tmp_path / "model", template)
     with pytest.raises(InputError, match=f"model: system_instruction: its chat template {fault}; "):
         check_protocol(SYSTEM, [folder])
-    check_protocol(Protocol(apply_chat_template=True), [folder])
+    check_protocol(EvaluationProtocol(apply_chat_template=True), [folder])
     check_protocol(SYSTEM, [with_template(model, tmp_path / "other", CHAT)])
 
 
@@ -122,7 +123,7 @@ def test_the_description_of_a_task_is_in_the_prompt_all_the_same(template, model
     described = Path(shutil.copytree(tasks, tmp_path / "tasks"))
     with (described / "words_generate.yaml").open("a") as file:
         file.write("description: w23 w22\n")
-    prompts = _prompts(ask(folder, described, Protocol(apply_chat_template=True)))
+    prompts = _prompts(ask(folder, described, EvaluationProtocol(apply_chat_template=True)))
     assert all(prompt.startswith("<|user|> w23 w22\n\nw") for prompt in prompts)
 
 
@@ -142,7 +143,7 @@ def test_thinking_that_nobody_set_is_not_in_the_template(template, model, tmp_pa
     folder = with_template(model, tmp_path / "model", template)
     unset, no = {SMOLLM3: ("/unset w1", "/no_think w1"), GLM: ("w1", "w1/nothink")}[template]
     for thinking, expected in ((None, unset), (False, no)):
-        protocol = Protocol(apply_chat_template=True, enable_thinking=thinking)
+        protocol = EvaluationProtocol(apply_chat_template=True, enable_thinking=thinking)
         lm = StoredAnswersLM(None, protocol, chat_tokenizer(folder))
         assert lm.apply_chat_template([{"role": "user", "content": "w1"}]) == expected
 
@@ -150,7 +151,7 @@ def test_thinking_that_nobody_set_is_not_in_the_template(template, model, tmp_pa
 def test_a_date_in_a_template_is_the_same_on_every_day(model, tasks, tmp_path):
     dated = "{{ strftime_now('%d %b %Y %S') }}{% for m in messages %} {{ m.content }}{% endfor %}"
     folder = with_template(model, tmp_path / "model", dated)
-    evaluation = ask(folder, tasks, Protocol(apply_chat_template=True))
+    evaluation = ask(folder, tasks, EvaluationProtocol(apply_chat_template=True))
     assert all(prompt.startswith("26 Jul 2024 00 w") for prompt in _prompts(evaluation))
     note = "the chat template may write today's date, which is 26 July 2024 in every prompt"
     assert note in evaluation.notes
@@ -159,7 +160,7 @@ def test_a_date_in_a_template_is_the_same_on_every_day(model, tasks, tmp_path):
 def test_thinking_that_was_cut_off_is_no_answer(talker, tasks, tmp_path):
     limited = GenKwargs(max_gen_toks=3)
     mark = "w5"  # a word that it says now and then stands for the end of thinking
-    plain = ask(talker, tasks, Protocol(gen_kwargs=limited), limit=24)
+    plain = ask(talker, tasks, EvaluationProtocol(gen_kwargs=limited), limit=24)
     request = EvaluationRequest(
         tasks=("words_generate",), include_path=tasks, gen_kwargs=limited, think_end_token=mark
     )
@@ -199,12 +200,12 @@ def test_what_changes_a_score_changes_its_key():
     keys = {
         protocol_key(plain.model_copy(update=dict(each)), "hf", EngineOptions())
         for each in (
-            Protocol(),
-            Protocol(apply_chat_template=True),
-            Protocol(system_instruction="Be short."),
-            Protocol(gen_kwargs=SAMPLED),
-            Protocol(gen_kwargs=SAMPLED, repeats=2),
-            Protocol(think_end_token="</think>"),
+            EvaluationProtocol(),
+            EvaluationProtocol(apply_chat_template=True),
+            EvaluationProtocol(system_instruction="Be short."),
+            EvaluationProtocol(gen_kwargs=SAMPLED),
+            EvaluationProtocol(gen_kwargs=SAMPLED, repeats=2),
+            EvaluationProtocol(think_end_token="</think>"),
         )
     }
     assert len(keys) == 6
@@ -251,7 +252,7 @@ def _prompts(evaluation):
 
 @pytest.mark.slow
 def test_prompts_are_those_of_lm_evals_command_line(talker, tasks, tmp_path):
-    asked = Protocol(apply_chat_template=True, system_instruction="w1 w2")
+    asked = EvaluationProtocol(apply_chat_template=True, system_instruction="w1 w2")
     ours = _prompts(ask(talker, tasks, asked))
     options = ("--apply_chat_template", "--system_instruction", "w1 w2")
     assert ours == _by_lm_eval(talker, tasks, tmp_path, *options)
@@ -266,7 +267,7 @@ def test_prompts_are_those_of_lm_evals_command_line(talker, tasks, tmp_path):
 def test_vllm_gets_the_same_and_answers_like_transformers(talker, tasks, backend):
     thinking = {"enable_thinking": False, "think_end_token": "</think>"}
     long = GenKwargs(max_gen_toks=300)
-    asked = Protocol(apply_chat_template=True, gen_kwargs=long, **thinking)
+    asked = EvaluationProtocol(apply_chat_template=True, gen_kwargs=long, **thinking)
     one, other = (ask(talker, tasks, asked, name) for name in ("hf", backend))
     assert _prompts(one) == _prompts(other)
     assert _prompts(one)[0].endswith("<|assistant|> <think> </think>")
@@ -275,10 +276,11 @@ def test_vllm_gets_the_same_and_answers_like_transformers(talker, tasks, backend
 
 @pytest.mark.slow
 def test_an_answer_is_what_follows_the_thinking(talker, tasks):
-    plain = ask(talker, tasks, Protocol(gen_kwargs=GenKwargs(max_gen_toks=40)))
+    limit = GenKwargs(max_gen_toks=40)
+    plain = ask(talker, tasks, EvaluationProtocol(gen_kwargs=limit))
     said = str(plain.samples[0].responses[0]).split()
     end = said[len(said) // 2]  # a word that it says on the way stands for the end of thinking
-    after = ask(talker, tasks, Protocol(think_end_token=end, gen_kwargs=GenKwargs(max_gen_toks=40)))
+    after = ask(talker, tasks, EvaluationProtocol(think_end_token=end, gen_kwargs=limit))
     whole, answer = (str(each.samples[0].responses[0]) for each in (plain, after))
     assert answer == whole.split(end)[-1].lstrip()
     assert 0 < len(answer) < len(whole)
@@ -287,7 +289,7 @@ def test_an_answer_is_what_follows_the_thinking(talker, tasks):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_repeats_are_drawn_anew_and_alike_for_equal_seeds(talker, tasks, backend):
-    sampled = Protocol(gen_kwargs=SAMPLED, repeats=3)
+    sampled = EvaluationProtocol(gen_kwargs=SAMPLED, repeats=3)
     both = ("words_generate", "words_choose")
     first = ask(talker, tasks, sampled, backend, tasks=both)
     score = first.score("words_generate")

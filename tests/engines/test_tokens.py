@@ -12,7 +12,7 @@ from ablations.engines.hf_model import HfModel
 from ablations.engines.lm_eval_backend import start_model
 from ablations.engines.stored_answers_lm import StoredAnswersLM
 from ablations.models.tokens import prompt_tokens
-from ablations.scoring.protocol import Protocol
+from ablations.scoring.protocol import EvaluationProtocol
 from ablations.train.config import read_training_file
 from ablations.train.model import load_tokenizer
 from ablations.train.rows import IGNORED, collate, encode_rows
@@ -111,7 +111,7 @@ def given(engine, backend, prompts):
         else:
             enqueue = engine.model.enqueue
             patch.setattr(engine.model, "enqueue", keep_prompts)
-        StoredAnswersLM(engine, Protocol()).generate_until(requests)
+        StoredAnswersLM(engine, EvaluationProtocol()).generate_until(requests)
         if backend == "hf":
             hook.remove()
     return sorted(rows, key=len)

@@ -24,7 +24,7 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts,
     out = tmp_path / "run"
     plan = plan_study(study, write_yaml(Path("mine.yml"), setting), backend="hf")
     write_plan(out, plan)
-    run(out, plan.cells, protocol=plan.protocol)
+    run(out, plan.cells, protocol_key=plan.protocol_key)
     monkeypatch.chdir(models)  # where there is another folder of this name
     assert [*changed_tasks(load_run(out))] == []
     file = folder / "words.yaml"

@@ -17,7 +17,7 @@ from ablations.scoring.language_id import (
     words_of,
 )
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, join_notes
-from ablations.scoring.protocol import Protocol
+from ablations.scoring.protocol import EvaluationProtocol
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.statistics.intervals import wilson_interval
 from ablations.study.schema import Evaluate
@@ -27,15 +27,15 @@ from tests.standins.scripted import PUBLISHED_MGSM, ask
 
 
 def test_two_ways_of_writing_the_same_are_the_same():
-    assert Protocol().overrides() == {}
-    one = Protocol(apply_chat_template=True, fewshot_as_multiturn=True)
-    assert one.overrides() == Protocol(apply_chat_template=True).overrides()
+    assert EvaluationProtocol().overrides() == {}
+    one = EvaluationProtocol(apply_chat_template=True, fewshot_as_multiturn=True)
+    assert one.overrides() == EvaluationProtocol(apply_chat_template=True).overrides()
     given = {"temperature": 0.6, "top_p": 0.95}
-    written = Protocol(gen_kwargs={"do_sample": True, **given}).overrides()
-    assert written == Protocol(gen_kwargs=given).overrides()
+    written = EvaluationProtocol(gen_kwargs={"do_sample": True, **given}).overrides()
+    assert written == EvaluationProtocol(gen_kwargs=given).overrides()
     assert written["gen_kwargs"] == {"do_sample": True, **given, "top_k": 0}
     study = Evaluate.model_validate({"gen_kwargs": {"max_gen_toks": 9}, "limit": 3})
-    assert study.overrides() == Protocol(gen_kwargs={"max_gen_toks": 9}).overrides()
+    assert study.overrides() == EvaluationProtocol(gen_kwargs={"max_gen_toks": 9}).overrides()
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_two_ways_of_writing_the_same_are_the_same():
 )
 def test_what_does_not_go_together_is_one_clear_error(given, said):
     with pytest.raises(ValidationError) as caught:
-        Protocol.model_validate(given)
-    (problem,) = validation_texts(Protocol, given, caught.value)
+        EvaluationProtocol.model_validate(given)
+    (problem,) = validation_texts(EvaluationProtocol, given, caught.value)
     assert said in problem
     assert "\n" not in problem
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from ablations.runs.records import HELD_OUT
-from ablations.search.plan import Candidate, Search, split_experts, write_search
+from ablations.search.plan import Candidate, Search, split_pools, write_search
 from ablations.search.result import round_folder, scores_of_round, survivors
 from ablations.search.rounds import halving
 from tests.report.runs import BASELINES, level, study_of, write_run
@@ -80,7 +80,7 @@ def made_search(
         search={"floors": floors or {}},
     )
     settings = study.settings()
-    choose, report = split_experts(study.experts)
+    choose, report = split_pools(study.experts)
     tasks = ("pocket_math_sw", *(floors or {}))
     search = Search(
         study=study,

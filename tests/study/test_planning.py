@@ -86,7 +86,7 @@ def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, expert
     drawn = {"gen_kwargs": {"temperature": 0.6}, "repeats": 2}
     for changes in ({"limit": 4}, {"seed": 1}, {"options": {"batch_size": 4}}, drawn):
         changed = plan(evaluate=same | changes)
-        assert changed.protocol != first.protocol
+        assert changed.protocol_key != first.protocol_key
         assert not keys & keys_of(changed)
     assert {cell.resolved.request.repeats for cell in changed.cells} == {2}
     memory = {"options": {"batch_size": 8, "gpu_memory_utilization": 0.3}}
@@ -97,7 +97,7 @@ def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, expert
     written = plan(evaluate={**same, "limit": 3, "options": options})
     settings = {f"evaluate.options.{name}": value for name, value in options.items()}
     found = plan(experts, {"evaluate.limit": 3, **settings}, evaluate=same)
-    assert (found.study, found.protocol) == (written.study, written.protocol)
+    assert (found.study, found.protocol_key) == (written.study, written.protocol_key)
     assert keys_of(found) == keys_of(written)
 
 

@@ -37,7 +37,7 @@ from layerswap_method.write.donor_files import (
     needs_remote_code,
     write_config,
 )
-from layerswap_method.write.files import verify_files, write_files, write_json, write_synced_text
+from layerswap_method.write.files import json_text, verify_files, write_files, write_synced_text
 from layerswap_method.write.layout import SHARD_BYTES, lay_out_files
 
 LOG = logging.getLogger("layerswap")
@@ -106,7 +106,7 @@ def prepare_merge(
     """
     recipe, out = read_recipe(file.document), output_folder(out_path)
     check_device(options.device)
-    check_output(out)
+    check_output(out)  # before anything is downloaded; the claim checks what is there by then
     if (reason := recipe.why_mergekit()) is not None:
         return reason
     hub = open_downloads(recipe, download, cache_dir)
@@ -122,8 +122,7 @@ def merge_prepared(prepared: PreparedMerge, log: Log, bar: Bar = no_bar) -> None
     something cannot be written.
     """
     file, recipe, models, hub, out, options = prepared
-    with claim_output(out) as folder:
-        check_output(out, [path for model in models.values() for path in model.folders])
+    with claim_output(out, [path for model in models.values() for path in model.folders]) as folder:
         with hub.fetching(bar):  # what is read below is fetched then
             merge = merge_models(recipe, models)  # each model is opened once, and let go here
         hub.fetch(merge.ranges, bar)
@@ -136,7 +135,8 @@ def merge_prepared(prepared: PreparedMerge, log: Log, bar: Bar = no_bar) -> None
             lines=(*merge.lines, *hub.checked_lines(merge.ranges)),
         )
         texts = _card_files(file, merge, revisions, out.name) if options.with_card else {}
-        donor_files(merge.donor_folder, with_tokenizer=options.with_tokenizer)  # raises
+        if (plan_file := METHODS[recipe.method].plan_file) is not None:
+            texts[plan_file] = json_text(merge.record)
         for line in merge.lines:
             log(line)
         nbytes = write_merge(merge, folder, options, texts, bar)
@@ -164,8 +164,10 @@ def write_merge(
 ) -> int:
     """Write a merge into an empty folder; return the bytes of its weight files.
 
-    `texts` are further files: name -> content.
+    `texts` are further files: name -> content. Raises `InputError` for a file of the donor that
+    leads out of its folder, before anything is written.
     """
+    copied = donor_files(merge.donor_folder, with_tokenizer=options.with_tokenizer)
     layout = lay_out_files(merge, folder, options.shard_bytes, _warn)
     threads = min(4, usable_cores()) if options.threads is None else options.threads
     with bar("writing", layout.nbytes) as advance:
@@ -176,10 +178,7 @@ def write_merge(
                 layout, threads=threads, device=options.device, advance=advance, warn=_warn
             )
     write_config(merge.donor_config, folder, merge.dtype, merge.config_changes)
-    copy_files(merge.donor_folder, folder, with_tokenizer=options.with_tokenizer)
-    if merge.record:
-        method = METHODS[str(merge.record["merge_method"])]
-        write_json(folder / str(method.plan_file), merge.record)
+    copy_files(copied, merge.donor_folder, folder)
     for name, text in texts.items():
         write_synced_text(folder / name, text)
     sync_folder(folder)

@@ -108,15 +108,16 @@ def write_list(folder: Path, names: Iterable[str], listing: str = FILES) -> None
 
 
 @contextmanager
-def claim_output(out: Path, listing: str = FILES) -> Iterator[Path]:
+def claim_output(out: Path, inputs: Iterable[Path] = (), listing: str = FILES) -> Iterator[Path]:
     """Claim `out`, and yield a folder that takes its place when the body ends.
 
+    `inputs` and `listing` are those of `check_output`, which is called first.
     Nobody else can claim it meanwhile. The folder vanishes if the body fails, and on Ctrl-C and
     SIGTERM. Once the body has ended, nothing is deleted before the new folder is whole in its
     place. The list is written here; the body writes one of another name than `FILES` itself, with
     its own keys.
     """
-    check_output(out, (), listing)
+    check_output(out, inputs, listing)
     place = out.resolve()
     # One name for each output: what a killed merge left is put in order by the next one.
     key = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
@@ -141,7 +142,7 @@ def claim_output(out: Path, listing: str = FILES) -> Iterator[Path]:
                 raise LayerSwapError(f"{out}: cannot be written: {error.strerror}") from error
             is_spare = False  # until all of it is in its place
             try:
-                check_output(out, (), listing)
+                check_output(out, (), listing)  # it may hold more by now
                 _replace(folder, place, holder / _REPLACED)
             except (OSError, InputError) as error:
                 reason = error.message if isinstance(error, InputError) else error.strerror

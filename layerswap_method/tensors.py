@@ -182,9 +182,10 @@ class Merge:
 
     `tensors` are in the order of the first expert's files. `donor_folder` is that whose config
     (`donor_config`) and tokenizer the merged model has, `dtype` the torch dtype in which an engine
-    runs it (None where nothing states it). `record` is the content of the plan file ({} writes
-    none), `lines` are for log and card, `plan` has the source of every decoder layer, where the
-    method has one. `config_changes` are keys of the donor's config with the merge's values.
+    runs it (None where nothing states it). `record` is the content of the plan file ({} where the
+    method has none), `lines` are for log and card, `plan` has the source of every decoder layer,
+    where the method has one. `config_changes` are keys of the donor's config with the merge's
+    values.
     """
 
     tensors: Mapping[str, TensorMix] = dataclasses.field(repr=False)

@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
-from typing import EvaluationProtocol as Interface
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
 from lm_eval.api.model import LM
 from lm_eval.models.utils import postprocess_generated_text
@@ -102,7 +101,7 @@ class Generated(NamedTuple):
     """False where the model's numbers were NaN or infinite, so that the text says nothing."""
 
 
-class LoadedModel(Interface):
+class LoadedModel(Protocol):
     """A loaded model. It hands every result over as it ends, with the place of its input."""
 
     tokenizer: Any

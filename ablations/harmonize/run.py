@@ -19,7 +19,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.output import check_output, claim_output, output_folder
 from layerswap_method.progress import Bar, Log, no_bar
 from layerswap_method.recipe.references import Model
-from layerswap_method.write.donor_files import copy_donor_files, donor_files
+from layerswap_method.write.donor_files import copy_files, donor_files
 from layerswap_method.write.files import write_files, write_json
 from layerswap_method.write.layout import (
     SHARD_BYTES,
@@ -52,8 +52,7 @@ def harmonize(
     """
     out = output_folder(out_path)
     checkpoints = _read(models)
-    for checkpoint in checkpoints:
-        donor_files(checkpoint.path)  # raises before anything is written
+    copied = [donor_files(checkpoint.path) for checkpoint in checkpoints]
     folders = [out / name for name in _folder_names(models)]
     for folder in folders:
         if folders.count(folder) > 1:
@@ -69,7 +68,9 @@ def harmonize(
     conversions = [harmonized(with_rope(model, originals[0].shape), common) for model in originals]
     if dtype is not None:
         conversions = [model.after(f"written as {dtype}", sizes={}) for model in conversions]
-    for model, checkpoint, folder in zip(conversions, checkpoints, folders, strict=True):
+    for model, checkpoint, files, folder in zip(
+        conversions, checkpoints, copied, folders, strict=True
+    ):
         log(f"{model.name} -> {folder}")
         for note in model.notes or ("nothing to change: copied",):
             log(f"  {note}")
@@ -93,7 +94,7 @@ def harmonize(
             layout = lay_out_tensors(written_tensors, temporary, shard_bytes, inputs)
             with bar(f"writing {folder.name}", layout.nbytes) as advance:
                 write_files(layout, advance=advance)
-            copy_donor_files(checkpoint.path, temporary, None)
+            copy_files(files, checkpoint.path, temporary)
             write_json(temporary / "config.json", config_of(model.shape, document, dtype))
             write_json(temporary / HARMONIZE_FILE, record)
 

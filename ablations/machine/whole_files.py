@@ -193,14 +193,14 @@ class Stage:
         Raises:
             InputError: if the folder has files that no build has written.
         """
-        check_output(self.folder, (), self.manifest)
+        check_output(self.folder, listing=self.manifest)
 
     def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
         """Put a new folder in the stage's place; `fill` writes its files, and returns a record.
 
         What is there must be a stage, with nothing but what its manifest lists.
         """
-        with claim_output(self.folder, self.manifest) as temporary:
+        with claim_output(self.folder, listing=self.manifest) as temporary:
             record = fill(temporary) or {}
             manifest = {"key": self.key, **record, "files": self.hashes(temporary)}
             text = json.dumps(manifest, indent=2) + "\n"

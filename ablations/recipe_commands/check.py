@@ -241,7 +241,10 @@ def _merge_findings(
         first, *_ = models.values()
         first.depth()
         if (base := models.get(str(recipe.base_model))) is not None:
-            donor_files(base.path)  # raises for a file that leads out of the folder
+            try:
+                donor_files(base.path)
+            except InputError as error:
+                yield from _errors(error)
 
 
 def _download_findings(

@@ -33,7 +33,7 @@ from ablations.study.documents import with_references
 from ablations.study.made_by import headers_tell
 from ablations.train.side_adapters import backend_beside, is_side_adapter, with_adapter
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.methods.table import METHODS, PLAN_FILES
+from layerswap_method.methods.table import METHODS, Method
 
 if TYPE_CHECKING:
     from ablations.engines.live import LiveEvaluator
@@ -312,7 +312,8 @@ class StudyEngine:
         if cell.made_by == "files":
             show_step(Step("preparing the merge"))
             stream = self._merge_of(cell)
-            weights = {"weights": "streamed", **measured_of(stream.record)}
+            measured = measured_of(METHODS[cell.recipe.method], stream.record)
+            weights = {"weights": "streamed", **measured}
         else:
             assert folder is not None
             stream = merge_of_one(Model(str(folder), folder))
@@ -440,14 +441,13 @@ def run_mergekit(recipe: Path, folder: Path, *, log: Path) -> None:
 
 def read_measured(merged: Path) -> dict[str, Any]:
     """Return what a merge of ours measured of the experts' changes, as provenance."""
-    for name in PLAN_FILES:
-        if (merged / name).is_file():
-            return measured_of(json.loads((merged / name).read_text(encoding="utf-8")))
+    for method in METHODS.values():
+        if method.plan_file is not None and (file := merged / method.plan_file).is_file():
+            return measured_of(method, json.loads(file.read_text(encoding="utf-8")))
     return {}
 
 
-def measured_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the record of a merge says of the experts' changes, as provenance."""
-    method = METHODS.get(str(record.get("merge_method")))
-    measured = method and method.measured and method.measured(record)
+def measured_of(method: Method, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the plan file of a merge says of the experts' changes, as provenance."""
+    measured = method.measured and method.measured(record)
     return {} if measured is None else {"measured": measured}

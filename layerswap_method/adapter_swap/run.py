@@ -50,6 +50,7 @@ def swap_adapters(
     with claim_output(out) as folder:  # before anything is downloaded
         hub = Downloads(download_choice())
         models = {reference: find(reference, hub=hub) for reference in recipe.references}
+        # Where the models are is known only now.
         check_output(out, [path for model in models.values() for path in model.folders])
         adapter, plan, record = _swap(recipe, models, hub, rank)
         for line in (*layer_swap_merge.swap_lines(record), *adapter.lines):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-FLOATS = ("F64", "F32", "F16", "BF16")
-"""Dtypes of weights, the widest first; integers and smaller floats are quantised."""
+FLOATS: Mapping[str, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Dtypes of weights -> bytes of a value; integers and smaller floats are quantised."""
 
 TORCH_NAMES: Mapping[str, str] = {
     "F64": "float64",

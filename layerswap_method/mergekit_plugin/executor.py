@@ -82,6 +82,7 @@ def merge_by_mergekit(
             reference: find_model_files(reference, cache_dir=options.transformers_cache)
             for reference in recipe.references
         }
+        # Where the models are is known only now.
         check_output(out, [path for model in sources.values() for path in model.folders])
         _check_files(recipe, sources, options)
         source_commits = commits(sources)
@@ -179,7 +180,8 @@ def _merged_adapters(
                     lora_merge_dtype=options.lora_merge_dtype or _wider(dtype, base.first_float),
                 )
             models[reference] = Model(model.name, Path(merged.model.path))
-            copy_files(model.folder, models[reference].folder)  # its tokenizer
+            # Its tokenizer.
+            copy_files(donor_files(model.folder), model.folder, models[reference].folder)
         yield models
 
 

@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from types import MappingProxyType
@@ -34,16 +34,14 @@ _DONOR_ONLY = (
 """Files of `MODEL_FILES` that say how the donor itself is stored or was made."""
 
 
-def copy_donor_files(
-    donor: Path, out: Path, dtype: str | None, *, with_tokenizer: bool = True
-) -> None:
-    """Write the donor's config and the other files that it is loaded by, without its weights.
+def copy_donor_files(donor: Path, out: Path, dtype: str) -> None:
+    """Write the donor's config with another `dtype`, and its `donor_files`.
 
-    The config is the donor's own, except its `dtype` where that is given; Python files are copied
-    and never run. Raises `InputError` for a file that cannot be read or leads out of the folder.
+    Python files are copied and never run. Raises `InputError` for a file that cannot be read or
+    leads out of the folder.
     """
     write_config(read_document("donor", donor), out, dtype)
-    copy_files(donor, out, with_tokenizer=with_tokenizer)
+    copy_files(donor_files(donor), donor, out)
 
 
 def write_config(
@@ -70,9 +68,9 @@ def write_config(
     write_json(out / "config.json", config)
 
 
-def copy_files(donor: Path, out: Path, *, with_tokenizer: bool = True) -> None:
-    """Copy the `donor_files`, and wait until they are on the disk."""
-    for file in donor_files(donor, with_tokenizer=with_tokenizer):
+def copy_files(files: Iterable[Path], donor: Path, out: Path) -> None:
+    """Copy files of the folder `donor`, and wait until they are on the disk."""
+    for file in files:
         target = out / file.relative_to(donor)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from layerswap_method.checkpoint.stored import (
+    FLOATS,
     STORED_NAMES,
     Stamp,
     StoredTensor,
@@ -95,7 +96,7 @@ def lay_out_files(
             tensors.append(written_as_stored(name, stored))
             continue
         dtype = STORED_NAMES[mix.result_dtype]
-        nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
+        nbytes = math.prod(mix.shape) * FLOATS[dtype]
         content = partial(_computed, name, mix, warn)
         tensors.append(TensorToWrite(name, dtype, mix.shape, nbytes, content))
     return lay_out_tensors(tensors, folder, shard_bytes, merge.files)

@@ -24,7 +24,8 @@ from ablations.engines.backends import describe_backend, describe_start, resolve
 from ablations.engines.task_loading import count_items
 from ablations.machine.overrides import with_settings
 from ablations.models.find import find_model
-from ablations.report.compare_models import ModelComparison, compare_models
+from ablations.report.compare_models import compare_models
+from ablations.report.model_comparison import ModelComparison
 from ablations.report.notes import record_notes
 from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_study_file
 from ablations.runner.study_engine import NOT_LOADED, SharedEngine

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ablations.recipe_commands.findings import Finding
     from ablations.recipe_commands.recipe_merge import Merged
     from ablations.recipe_commands.recipe_plan import RecipePlan
-    from ablations.report.compare_models import ModelComparison
+    from ablations.report.model_comparison import ModelComparison
     from ablations.report.power import PowerTable
     from ablations.report.run_tables import RunTables
     from ablations.runner.run import RunOptions
@@ -79,7 +79,7 @@ _TYPES = {
     "Explanation": "ablations.explain.explanation",
     "Finding": "ablations.recipe_commands.findings",
     "Merged": "ablations.recipe_commands.recipe_merge",
-    "ModelComparison": "ablations.report.compare_models",
+    "ModelComparison": "ablations.report.model_comparison",
     "PowerTable": "ablations.report.power",
     "RecipePlan": "ablations.recipe_commands.recipe_plan",
     "RunTables": "ablations.report.run_tables",

@@ -38,7 +38,7 @@ from ablations.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from ablations.report.compare_models import ModelComparison
+    from ablations.report.model_comparison import ModelComparison
 
 
 @click.command()

@@ -30,6 +30,7 @@ from tests.standins.studies import study_document
 
 NUM_LAYERS = 8
 BASELINES = ["base", "task_expert", "language_expert", "soup"]
+TASKS = {"tasks": ["pocket_math_sw", "translate_sw"]}
 WORDS = ("mtu", "watu", "kitu", "vitu", "mti", "miti", "jina", "mahali", "siku", "nyumba")
 
 
@@ -154,3 +155,15 @@ def study_of(**changes):
     study = Study.model_validate(study_document(**document))
     evaluate = study.evaluate.model_copy(update={"include_path": (Path("nowhere"),)})
     return study.model_copy(update={"evaluate": evaluate})
+
+
+def write_single(folder, kind, *, items=80, tasks=None):
+    """Write a run of one cell, as `layerswap evaluate` does."""
+    evaluate = {"tasks": tasks or TASKS["tasks"]}
+    study = study_of(baseline=[kind], recipe=None, evaluate=evaluate)
+    return write_run(folder, study, level, items=items).path
+
+
+def widest(lines):
+    """Return the length of the longest line but those of one path, which is not broken."""
+    return max(len(line) for line in lines if " " in line.strip())

@@ -12,22 +12,18 @@ from ablations.runs.run import load_run
 from ablations.statistics.as_text import points
 from ablations.statistics.holm import holm
 from layerswap_method.errors import InputError
-from tests.report.runs import edit_record, level, same_model, study_of, write_run
+from tests.report.runs import (
+    TASKS,
+    level,
+    same_model,
+    study_of,
+    widest,
+    write_run,
+    write_single,
+)
 from tests.standins.command import layerswap, output_of
 
 BASELINES = ["task_expert", "base", "soup"]
-TASKS = {"tasks": ["pocket_math_sw", "translate_sw"]}
-
-
-def text_of(compared):
-    return " ".join(str(compared).split())
-
-
-def single(folder, kind, *, items=80, tasks=None):
-    """Write a run of one cell, as `layerswap evaluate` does."""
-    evaluate = {"tasks": tasks or TASKS["tasks"]}
-    study = study_of(baseline=[kind], recipe=None, evaluate=evaluate)
-    return write_run(folder, study, level, items=items).path
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +31,6 @@ def run(tmp_path_factory):
     study = study_of(baseline=BASELINES, evaluate=TASKS)
     folder = tmp_path_factory.mktemp("compared")
     return write_run(folder, study, level, items=80, observed={"language_fidelity": 1.0})
-
-
-def widest(lines):
-    """Return the length of the longest line but those of one path, which is not broken."""
-    return max(len(line) for line in lines if " " in line.strip())
 
 
 def test_the_numbers_are_those_of_the_report(run):
@@ -53,39 +44,10 @@ def test_the_numbers_are_those_of_the_report(run):
     assert re.search(r"math, Swahili,.* right", text)
 
 
-def test_a_pair_and_a_task_are_one_line_of_eighty_columns_and_nothing_is_written_twice(tmp_path):
-    folders = [str(single(tmp_path / kind, kind)) for kind in BASELINES[:2]]
-    compared = compare_models(folders)
-    lines = str(compared).splitlines()
-    assert widest(lines) <= 80
-    rows = [line for line in lines if " [" in line]
-    assert [line.split(",")[0] for line in rows] == ["math", "translate"]
-    for line, row in zip(rows, compared.comparisons.to_dict("records"), strict=True):
-        for score in compared.scores[compared.scores["task"] == row["task"]]["value"]:
-            assert line.count(f" {100 * score:.1f} ") == 1
-        assert points(row["difference"]) in line
-        assert row["verdict"].split()[0] in line
-    assert len(lines) < 20
-
-
-def test_the_html_of_a_notebook_has_the_same_numbers_and_no_code_of_a_name(tmp_path):
-    run = write_run(tmp_path / "run", study_of(baseline=["base"], evaluate=TASKS), level, items=20)
-    models = [model.model_copy(update={"label": f"<b>{model.kind}"}) for model in run.models]
-    write_run_file(run.path, run.head.model_copy(update={"models": tuple(models)}))
-    compared = compare_models([f"{run.path}:{model.label}" for model in models])
-    page = compared._repr_html_()
-    assert page.count("<table") == 1
-    assert page.count("<tr") == 3
-    assert "&lt;b&gt;recipe" in page
-    assert "<b>recipe" not in page
-    for row in compared.comparisons.to_dict("records"):
-        assert f"{points(row['difference'])} [" in page
-
-
 def test_models_are_called_by_the_shortest_names_that_tell_them_apart(run, tmp_path):
     names = [f"{run.path}:layer swap", f"{run.path}:soup"]
     assert compare_models(names).models == ("layer swap", "soup")
-    folders = [str(single(tmp_path / name, "base")) for name in ("one", "two")]
+    folders = [str(write_single(tmp_path / name, "base")) for name in ("one", "two")]
     compared = compare_models(folders)
     assert compared.models == ("one", "two")  # both are the base
     assert compared.places == tuple(folders)
@@ -104,21 +66,14 @@ def test_the_language_of_answers_is_in_no_correction_unless_it_is_what_is_compar
 
 
 def test_models_are_compared_on_the_tasks_that_both_have(tmp_path):
-    more = single(tmp_path / "more", "base", tasks=["pocket_math_sw", "pocket_math_en"])
-    less = single(tmp_path / "less", "soup", tasks=["pocket_math_sw"])
+    more = write_single(tmp_path / "more", "base", tasks=["pocket_math_sw", "pocket_math_en"])
+    less = write_single(tmp_path / "less", "soup", tasks=["pocket_math_sw"])
     for names in ([more, less], [less, more]):
         compared = compare_models([str(name) for name in names])
         assert compared.comparisons["task"].tolist() == ["pocket_math_sw"]
         assert "soup has no result for pocket_math_en, which is left out." in compared.warnings
     with pytest.raises(InputError, match="has no result for pocket_math_en; evaluate it"):
         compare_models([str(more), str(less)], ["pocket_math_en"])
-
-
-def test_intervals_of_two_single_models_are_over_items(tmp_path, nine_pairs):
-    folders = [str(single(tmp_path / kind, kind)) for kind in BASELINES[:2]]
-    assert "with 95% intervals over items," in text_of(compare_models(folders))
-    names = [f"{nine_pairs.path}:{label}" for label in ("task expert", "base")]
-    assert "intervals over experts, seeds and items," in text_of(compare_models(names, ["mgsm_en"]))
 
 
 def test_the_order_of_the_models_does_not_change_a_verdict(tmp_path):
@@ -136,7 +91,7 @@ def test_the_order_of_the_models_does_not_change_a_verdict(tmp_path):
 
 
 def test_a_warning_that_is_of_no_task_is_shown(tmp_path):
-    base, soup = (single(tmp_path / kind, kind) for kind in ("base", "soup"))
+    base, soup = (write_single(tmp_path / kind, kind) for kind in ("base", "soup"))
     run = load_run(soup)
     evaluate = run.study.evaluate.model_copy(update={"include_path": (Path("/"),)})
     study = run.study.model_copy(update={"evaluate": evaluate})
@@ -156,7 +111,7 @@ def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs):
 
 
 def test_folders_of_single_models(tmp_path):
-    folders = [single(tmp_path / kind, kind) for kind in BASELINES]
+    folders = [write_single(tmp_path / kind, kind) for kind in BASELINES]
     output = output_of("compare", *folders)
     assert widest(output.splitlines()) <= 80
     assert "corrected over 6 comparisons" in " ".join(output.split())
@@ -169,7 +124,7 @@ def test_folders_of_single_models(tmp_path):
 def test_where_one_model_says_nothing_of_its_language_the_other_scores_are_compared(tmp_path):
     study = study_of(baseline=["base"], recipe=None, evaluate=TASKS)
     one = write_run(tmp_path / "base", study, level, items=80, observed={"language_fidelity": 1.0})
-    text = str(compare_models([str(one.path), str(single(tmp_path / "soup", "soup"))]))
+    text = str(compare_models([str(one.path), str(write_single(tmp_path / "soup", "soup"))]))
     assert "corrected over 2 comparisons" in " ".join(text.split())
     assert "right language" not in text
 
@@ -182,9 +137,12 @@ def test_models_of_the_same_weights_are_said_to_be_so(tmp_path):
 
 
 def test_bad_input_is_one_sentence(run, tmp_path):
-    base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
-    few = single(tmp_path / "few", "soup", items=40)
-    other = single(tmp_path / "other", "soup", tasks=["pocket_math_en"])
+    base, soup = (
+        write_single(tmp_path / "base", "base"),
+        write_single(tmp_path / "soup", "soup"),
+    )
+    few = write_single(tmp_path / "few", "soup", items=40)
+    other = write_single(tmp_path / "other", "soup", tasks=["pocket_math_en"])
     cases = [
         ([base], "two or more models"),
         ([base, base], "is named twice"),
@@ -205,45 +163,11 @@ def test_bad_input_is_one_sentence(run, tmp_path):
     assert "math, Swahili" in str(compare_models([str(base), str(few)], ["pocket_math_sw"]))
 
 
-def test_other_prompts_and_other_protocols_are_refused(tmp_path):
-    base = single(tmp_path / "base", "base")
-    for old, new, why in (
-        ('doc_hash":"', 'doc_hash":"new', "have no item of pocket_math_sw in common"),
-        (
-            'prompt_hash":"p3"',
-            'prompt_hash":"other"',
-            r"different prompts of pocket_math_sw.*item 3",
-        ),
-    ):
-        soup = single(tmp_path / why[:9], "soup")
-        for file in soup.glob("records/*.jsonl"):
-            edit_record(file, lambda text, old=old, new=new: text.replace(old, new))
-        with pytest.raises(InputError, match=why):
-            compare_models([str(base), str(soup)])
-    run = load_run(soup)
-    options = run.study.evaluate.options.model_copy(update={"dtype": "float16"})
-    evaluate = run.study.evaluate.model_copy(update={"options": options})
-    study = run.study.model_copy(update={"evaluate": evaluate})
-    write_run_file(soup, run.head.model_copy(update={"study": study}))
-    with pytest.raises(InputError, match=r"--dtype is .* float16"):
-        compare_models([str(base), str(soup)])
-
-
 def test_a_broken_evaluation_is_a_warning(tmp_path):
     study = study_of(baseline=["base"], recipe=None)
     broken = write_run(tmp_path / "broken", study, lambda _, __: -99.0, items=20).path
-    whole = single(tmp_path / "whole", "soup", items=20, tasks=["pocket_math_sw", "pocket_math_en"])
+    whole = write_single(
+        tmp_path / "whole", "soup", items=20, tasks=["pocket_math_sw", "pocket_math_en"]
+    )
     text = str(compare_models([str(broken), str(whole)]))
     assert text.startswith("Warning: base: pocket_math_sw: every answer is wrong")
-
-
-def test_long_names_fit_80_columns_and_a_path_is_not_broken(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = ["spanish-expert-of-one", "spanish-expert-of-two"]
-    for name in names:
-        single(Path("runs--of--mine-and-others") / name, "soup", items=20)
-    compared = compare_models([f"runs--of--mine-and-others/{name}" for name in names])
-    text = compared.report(["A table of one."])
-    assert max(map(len, text.splitlines())) <= 80
-    assert all(f"runs--of--mine-and-others/{name}" in text for name in names)
-    assert text.count("A table of one.") == 1

@@ -37,7 +37,7 @@ from layerswap_method.write.donor_files import (
     needs_remote_code,
     write_config,
 )
-from layerswap_method.write.files import json_text, verify_files, write_files, write_synced_text
+from layerswap_method.write.files import verify_files, write_files, write_json, write_synced_text
 from layerswap_method.write.layout import SHARD_BYTES, lay_out_files
 
 LOG = logging.getLogger("layerswap")
@@ -135,10 +135,10 @@ def merge_prepared(prepared: PreparedMerge, log: Log, bar: Bar = no_bar) -> None
             lines=(*merge.lines, *hub.checked_lines(merge.ranges)),
         )
         texts = _card_files(file, merge, revisions, out.name) if options.with_card else {}
-        if (plan_file := METHODS[recipe.method].plan_file) is not None:
-            texts[plan_file] = json_text(merge.record)
         for line in merge.lines:
             log(line)
+        if (plan_file := METHODS[recipe.method].plan_file) is not None:
+            write_json(folder / plan_file, merge.record)
         nbytes = write_merge(merge, folder, options, texts, bar)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
@@ -162,7 +162,7 @@ def write_merge(
     texts: Mapping[str, str] = MappingProxyType({}),
     bar: Bar = no_bar,
 ) -> int:
-    """Write a merge into an empty folder; return the bytes of its weight files.
+    """Write a merge into a folder; return the bytes of its weight files.
 
     `texts` are further files: name -> content. Raises `InputError` for a file of the donor that
     leads out of its folder, before anything is written.

@@ -99,14 +99,9 @@ def write_synced_text(file: Path, text: str) -> None:
         os.fsync(opened.fileno())
 
 
-def json_text(content: object) -> str:
-    """Return plain values as a JSON text for people."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
 def write_json(file: Path, content: object) -> None:
-    """Write plain values as a `json_text`; see `write_synced_text`."""
-    write_synced_text(file, json_text(content))
+    """Write plain values as a JSON text for people; see `write_synced_text`."""
+    write_synced_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def _threads_for(files: Sequence[FileToWrite], count: int) -> ThreadPoolExecutor:

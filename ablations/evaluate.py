@@ -87,7 +87,9 @@ class SuiteResult:
         """Task name -> its evaluation, without samples."""
         (cell,) = self.run.cells
         update = {"model": self.model}
-        return {task.task: task.evaluation.model_copy(update=update) for task in cell.tasks}
+        return {
+            record.task: record.evaluation.model_copy(update=update) for record in cell.task_records
+        }
 
     @property
     def engine(self) -> Backend:
@@ -177,13 +179,13 @@ def evaluate_model(
         raise LayerSwapError(f"{call.name}: {'; '.join(result.summary.failed.values())}")
     (cell,) = result.run.cells
     # The folder has the tasks of earlier calls, too.
-    records = tuple(record for record in cell.tasks if record.task in result.tasks)
-    keys = {task: key for task, key in cell.records.items() if task in result.tasks}
+    records = tuple(record for record in cell.task_records if record.task in result.tasks)
+    keys = {task: key for task, key in cell.record_keys.items() if task in result.tasks}
     (each,) = result.run.head.cells
     head = result.run.head.model_copy(
-        update={"cells": (each.model_copy(update={"records": keys}),)}
+        update={"cells": (each.model_copy(update={"record_keys": keys}),)}
     )
-    cell = cell.model_copy(update={"tasks": records, "records": keys})
+    cell = cell.model_copy(update={"task_records": records, "record_keys": keys})
     run = dataclasses.replace(result.run, head=head, cells=(cell,))
     return SuiteResult(call.name, call.suite, call.out, run)
 
@@ -263,8 +265,8 @@ def _describe(call: _Call, width: int | None) -> str:
     left = unfinished_records(call.out, plan.cells)
     rates = _seconds_per_item(call.out, cell.weights_key, plan.backend)
     rows, unknown, count, times = [], list[str](), 0, dict[str, float]()
-    for task in cell.records:
-        state = "to do" if cell.records[task] in left else "finished"
+    for task in cell.record_keys:
+        state = "to do" if cell.record_keys[task] in left else "finished"
         try:
             number = count_items(cell.resolved_task(task))
         except DataUnavailable as error:
@@ -302,7 +304,7 @@ def _seconds_per_item(out: Path, weights_key: str, backend: Backend) -> dict[str
     for file in sorted(out.parent.glob(f"*/{RUN_FILE}")):
         with contextlib.suppress(LayerSwapError):
             for cell in load_run(file.parent).cells:
-                for record in cell.tasks:
+                for record in cell.task_records:
                     evaluation = record.evaluation
                     is_same = (cell.weights_key, evaluation.backend) == (weights_key, backend)
                     if not is_same or record.provenance.get("weights") == NOT_LOADED:

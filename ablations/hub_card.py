@@ -19,7 +19,7 @@ from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.recipe_commands.find import languages as header_languages
 from ablations.recipe_commands.find import read_recipe_header
-from ablations.runner.run import default_answers
+from ablations.runner.run import default_answers_folder
 from ablations.runs.cell_of_model import cell_of
 from ablations.runs.records import CellRecord, TaskRecord
 from ablations.runs.run import Run, load_run
@@ -100,7 +100,7 @@ def complete_card(
     sections = [*_recipe_section(model, recipe), *_use_section(model)]
     if results is not None:
         run = load_run(results)
-        fingerprints = Fingerprints(FileHashes(default_answers(run.path) / HASHES))
+        fingerprints = Fingerprints(FileHashes(default_answers_folder(run.path) / HASHES))
         record = cell_of(run, model, cell, recipe, fingerprints)
         data.model_name = model.resolve().name
         data.eval_results = model_index(record)
@@ -210,7 +210,7 @@ def _with_section(text: str, section: str) -> str:
 
 def _shown(cell: CellRecord) -> list[tuple[TaskRecord, TaskScore]]:
     """Return the scores that a card shows: the tasks' own metrics, without observations."""
-    pairs = [(record, score) for record in cell.tasks for score in record.evaluation.scores]
+    pairs = [(record, score) for record in cell.task_records for score in record.evaluation.scores]
     return [(record, score) for record, score in pairs if score.metric not in OBSERVED]
 
 
@@ -222,7 +222,7 @@ def score_section(cell: CellRecord, run: Run) -> str:
         value = with_interval(score.value, score.interval, score.is_share)
         protocol = protocols.get(score.task) or _protocol(record)
         lines.append(f"| `{score.task}` | {_metric(score)} | {value} | {score.n} | {protocol} |")
-    first = cell.tasks[0].evaluation
+    first = cell.task_records[0].evaluation
     versions = ", ".join(f"{name} {version}" for name, version in sorted(first.versions.items()))
     intervals = [score.interval for _, score in _shown(cell) if score.interval is not None]
     notes = ["Scores are in percent where a metric is a share."]

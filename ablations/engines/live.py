@@ -159,9 +159,9 @@ class LiveEvaluator:
                 self._compare(engine, "with the base's weights back in place")
 
     def evaluate(
-        self, model: Merge, resolved: ResolvedTasks, answers: AnswerFile | None = None
+        self, model: Merge, resolved: ResolvedTasks, answer_file: AnswerFile | None = None
     ) -> Evaluation:
-        """Return scores and records of `model`; for `answers` see `run_tasks`.
+        """Return scores and samples of `model`; for `answer_file` see `run_tasks`.
 
         Raises:
             InputError: for a task whose data cannot be read.
@@ -170,7 +170,7 @@ class LiveEvaluator:
         self.swap(model)
         assert self._engine is not None
         try:
-            return run_tasks(self._engine, resolved, model.donor_folder, self.backend, answers)
+            return run_tasks(self._engine, resolved, model.donor_folder, self.backend, answer_file)
         except InputError:  # the request is at fault, and nothing was asked yet
             raise
         except BaseException:

@@ -84,60 +84,48 @@ def run_tasks(
     resolved: ResolvedTasks,
     folder: Path,
     backend: Backend,
-    answers: AnswerFile | None = None,
+    answer_file: AnswerFile | None = None,
 ) -> Evaluation:
-    """Ask an engine the tasks of a request and return scores and records.
+    """Ask an engine the tasks of a request and return scores and samples.
 
     Args:
         engine: a model of `start_model`.
         resolved: tasks and settings.
         folder: of the model, whose chat template is applied.
         backend: name of the engine in the result.
-        answers: an open file, where answers are stored as they arrive; what is in it is not sent
+        answer_file: open; answers are stored there as they arrive, and what it has is not sent
             again.
 
     Raises:
         InputError: for a task whose data cannot be read.
     """
-    tasks = load_tasks(resolved)
-    show_step(Step(f"{', '.join(resolved.request.tasks)}: preparing prompts"))
-    make_lm = _maker(engine, resolved.request, folder, answers)
-    evaluation = score_tasks(make_lm, resolved, tasks, folder, backend)
-    reused = 0 if answers is None else answers.reused
-    return evaluation.model_copy(update={"answers_before": reused})
+    evaluation = _score(engine, resolved, folder, backend, answer_file)
+    assert evaluation is not None, "an engine answers what is not stored"
+    return evaluation
 
 
 def rescore(
-    resolved: ResolvedTasks, folder: Path, backend: Backend, answers: AnswerFile
+    resolved: ResolvedTasks, folder: Path, backend: Backend, answer_file: AnswerFile
 ) -> Evaluation | None:
-    """Return what `run_tasks` does from stored answers alone; None where one is missing.
-
-    lm-eval makes the prompts twice, as it hands them out only to a model that answers.
-    """
-    tasks = load_tasks(resolved)
-    show_step(Step(f"{', '.join(resolved.request.tasks)}: looking for stored answers"))
-    request = resolved.request
-    make_lm = _maker(None, request, folder, answers)
-    for repeat, tasks_of_repeat in _repeats(request, tasks):
-        lm = make_lm(sample_seed=_sample_seed(request, repeat))
-        with quietly():
-            _prepare(tasks_of_repeat, request, repeat)
-            requests = _requests_of(tasks_of_repeat, lm, request)
-        if lm.lacks_answers(requests):
-            return None
-    evaluation = score_tasks(make_lm, resolved, tasks, folder, backend)
-    return evaluation.model_copy(update={"answers_before": answers.reused})
+    """Return what `run_tasks` does from stored answers alone; None where one is missing."""
+    return _score(None, resolved, folder, backend, answer_file)
 
 
-def _maker(
+def _score(
     engine: LoadedModel | None,
-    request: EvaluationRequest,
+    resolved: ResolvedTasks,
     folder: Path,
-    answers: AnswerFile | None,
-) -> Callable[..., StoredAnswersLM]:
-    """Return what makes the model object of a repeat, see `score_tasks`."""
-    template = chat_tokenizer(folder) if request.apply_chat_template else None
-    return functools.partial(StoredAnswersLM, engine, request, template, answers)
+    backend: Backend,
+    answer_file: AnswerFile | None,
+) -> Evaluation | None:
+    tasks = load_tasks(resolved)
+    show_step(Step(f"{', '.join(resolved.request.tasks)}: preparing prompts"))
+    template = chat_tokenizer(folder) if resolved.request.apply_chat_template else None
+    make_lm = functools.partial(StoredAnswersLM, engine, resolved.request, template, answer_file)
+    evaluation = score_tasks(make_lm, resolved, tasks, folder, backend)
+    if evaluation is None or answer_file is None:
+        return evaluation
+    return evaluation.model_copy(update={"answers_before": answer_file.reused})
 
 
 def score_tasks(
@@ -146,8 +134,10 @@ def score_tasks(
     tasks: Sequence[Any],
     folder: Path,
     backend: Backend,
-) -> Evaluation:
-    """Have lm-eval ask its task objects, repeat by repeat, and return scores and records.
+) -> Evaluation | None:
+    """Have lm-eval ask its task objects, repeat by repeat, and return scores and samples.
+
+    None where a model object cannot answer the requests of its repeat.
 
     Args:
         make_lm: takes ``sample_seed`` and ``item_starts`` of a repeat and returns the model object
@@ -164,8 +154,13 @@ def score_tasks(
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
     thinking: list[tuple[Key, Sequence[Outcome]]] = []
     for repeat, tasks_of_repeat in _repeats(request, tasks):
-        lm = make_lm(sample_seed=_sample_seed(request, repeat), item_starts=starts)
-        result = with_groups(_evaluate(lm, tasks_of_repeat, request, repeat), groups, starts)
+        lm = make_lm(sample_seed=f"{request.seed} {repeat}", item_starts=starts)
+        with quietly():
+            _prepare(tasks_of_repeat, request, repeat)
+            if not lm.can_answer(_requests_of(tasks_of_repeat, lm, request)):
+                return None
+            raw_result = _evaluate(lm, tasks_of_repeat, request)
+        result = with_groups(raw_result, groups, starts)
         outcomes = by_items_of_groups(lm.outcomes, groups, starts)
         stored_keys = by_items_of_groups(lm.stored_keys, groups, starts)
         thinking += outcomes.items()
@@ -227,10 +222,6 @@ def _repeats(
             yield repeat, asked
 
 
-def _sample_seed(request: EvaluationRequest, repeat: int) -> str:
-    return f"{request.seed} {repeat}"
-
-
 def _prepare(tasks: Sequence[Any], request: EvaluationRequest, repeat: int) -> None:
     """Set what lm-eval's tasks and models draw from, and the request's settings of generation.
 
@@ -274,18 +265,18 @@ def _requests_of(tasks: Sequence[Any], lm: StoredAnswersLM, request: EvaluationR
     return requests
 
 
-def _evaluate(
-    lm: Any, tasks: Sequence[Any], request: EvaluationRequest, repeat: int
-) -> dict[str, Any]:
-    """Return lm-eval's result of one repeat.
+def _evaluate(lm: Any, tasks: Sequence[Any], request: EvaluationRequest) -> dict[str, Any]:
+    """Return lm-eval's result for tasks whose requests are built.
 
-    lm-eval's `simple_evaluate` does the same, and asks pip, git and the GPU's driver about this
-    machine every time: 0.3 s for each model on two cores.
+    It would build them again, which takes a quarter to half of the time of a score from stored
+    answers. lm-eval's `simple_evaluate` does the same, and asks pip, git and the GPU's driver about
+    this machine every time: 0.3 s for each model on two cores.
     """
     from lm_eval import evaluate
 
-    with quietly():
-        _prepare(tasks, request, repeat)
+    for task in tasks:
+        task.build_all_requests = _do_nothing
+    try:
         raw = evaluate(
             lm=lm,
             task_dict={"tasks": {task.task_name: task for task in tasks}, "groups": {}},
@@ -296,4 +287,10 @@ def _evaluate(
             apply_chat_template=request.apply_chat_template,
             fewshot_as_multiturn=request.is_multiturn,
         )
+    finally:
+        for task in tasks:
+            del task.build_all_requests  # the next repeat has others
     return dict(raw)
+
+
+def _do_nothing(**_options: Any) -> None: ...

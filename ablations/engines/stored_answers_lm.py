@@ -174,7 +174,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         engine: LoadedModel | None,
         protocol: EvaluationProtocol,
         template: Any = None,
-        answers: AnswerFile | None = None,
+        answer_file: AnswerFile | None = None,
         *,
         sample_seed: str = "",
         item_starts: Mapping[str, int] = MappingProxyType({}),
@@ -183,17 +183,18 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         """Ask nothing yet.
 
         Args:
-            engine: answers what is not stored; None where `lacks_answers` has said that all is.
+            engine: answers what is not stored; None asks nothing but what `can_answer`.
             protocol: of the request.
             template: the tokenizer whose chat template writes the prompts, if one does.
-            answers: stored answers, to which new ones are added as they arrive; None stores none.
+            answer_file: stored answers, to which new ones are added as they arrive; None stores
+                none.
             sample_seed: source of the seeds of sampled answers.
             item_starts: task -> number of its first item in the group that it is evaluated with.
             is_probe: whether the questions are of no task, so that they are no measure of what is
                 done, and log-likelihoods that are no finite numbers are no error.
         """
         super().__init__()
-        self._engine, self._answers = engine, answers
+        self._engine, self._answer_file = engine, answer_file
         self._think_end = protocol.think_end_token
         self._has_user_limit = protocol.gen_kwargs.max_gen_toks is not None
         self._template, self._template_options = template, template_options(protocol)
@@ -254,16 +255,16 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         """Raise: tasks that want this are refused before any is asked (`load_tasks`)."""
         raise NotImplementedError
 
-    def lacks_answers(self, requests: Requests) -> bool:
-        """Return whether one of the requests has no stored answer."""
-        return any(
-            self._stored(question, None) is None
+    def can_answer(self, requests: Requests) -> bool:
+        """Return whether there is an engine, or a stored answer to each of the requests."""
+        return self._engine is not None or all(
+            self._stored(question, None) is not None
             for method, of_method in requests.items()
             for question in self._read(_KINDS[method], of_method)
         )
 
     def _read(self, kind: _Kind, requests: Sequence[Any]) -> list[Question]:
-        settings = None if self._answers is None else self._answers.settings_hash
+        settings = None if self._answer_file is None else self._answer_file.settings_hash
         return read_questions(kind, requests, settings, self._sample_seed)
 
     def _prompts(self, questions: Sequence[Question]) -> dict[str, Prompt]:
@@ -336,26 +337,28 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
                 left.setdefault(question.key, question)
             else:
                 answers[question.key] = stored
-                if self._answers is not None:
-                    self._answers.count(question.key)
+                if self._answer_file is not None:
+                    self._answer_file.count(question.key)
         # What is stored takes no time, so it is done before the step begins.
         progress = _Progress(questions, len(questions) - len(left), is_probe=self._is_probe)
         if left:
-            assert self._engine is not None, "`lacks_answers` has said that all are stored"
+            assert self._engine is not None, (
+                "without one, `can_answer` has said that all are stored"
+            )
             asked = list(left.values())
 
             def keep(place: int, answer: Answer) -> None:
                 key = asked[place].key
                 answers[key] = answer
-                if self._answers is not None:
-                    self._answers.keep(key, answer)
+                if self._answer_file is not None:
+                    self._answer_file.keep(key, answer)
                 progress.advance()
 
             ask(self._engine, asked, keep)
         for question in questions:
             item = (question.task, question.doc_id)
             self.outcomes.setdefault(item, []).append(answers[question.key].outcome)
-            if self._answers is not None:
+            if self._answer_file is not None:
                 self.stored_keys.setdefault(item, []).append(question.key)
         return [answers[question.key] for question in questions]
 
@@ -365,8 +368,8 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         One with the right key serves where it had the room that it would have now: see `_had_room`.
         `now` is what the engine's prompt says of that, None of a likelihood and without an engine.
         """
-        answer = None if self._answers is None else self._answers.take(question.key)
-        if self._answers is None or answer is None or not self._had_room(question, answer, now):
+        answer = None if self._answer_file is None else self._answer_file.take(question.key)
+        if self._answer_file is None or answer is None or not self._had_room(question, answer, now):
             return None
         was = answer.outcome
         if self._think_end and was.is_truncated and was.is_thinking is None:

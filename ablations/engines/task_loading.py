@@ -26,10 +26,11 @@ _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
 
 _NOT_CACHED = ("Couldn't find cache for", "Couldn't find a module script")
 """Texts of datasets and evaluate, offline, for a data set of which they have only other parts, and
-for a metric."""
+for a metric. They raise ValueError and FileNotFoundError there, without the error of the hub."""
 
 _ASKS = re.compile(r"--(model_args|metadata)|No tokenizer|missing .* required .*argument")
-"""Words of tasks that lack an argument."""
+"""Words of tasks that lack an argument: lm-eval's are of an AssertionError, Python's of a
+TypeError, and both types can mean anything."""
 
 
 class TaskFault(InputError):

@@ -253,13 +253,13 @@ def _places(name: str, against: str | None) -> list[str]:
 
 def _source(name: str, task: str | None) -> _Source:
     run, _ = model_of_run(name)
-    tasks = list(dict.fromkeys(record.task for cell in run.cells for record in cell.tasks))
+    tasks = list(dict.fromkeys(record.task for cell in run.cells for record in cell.task_records))
     if task is None and len(tasks) > 1:
         raise InputError(f"{name} has {len(tasks)} tasks; name one with --task: {', '.join(tasks)}")
     if task not in (None, *tasks):
         raise InputError(f"{name} has no task {task!r}{nearest_of(str(task), tasks)}")
     task = task or tasks[0]
-    pairs = [(cell, r) for cell in run.cells for r in cell.tasks if r.task == task]
+    pairs = [(cell, r) for cell in run.cells for r in cell.task_records if r.task == task]
     if len(pairs) > 1:
         lines = [f"\n  {shlex.quote(f'{run.path}:{cell.label}')}" for cell, _ in pairs]
         raise InputError(f"{name} has {len(pairs)} cells; name one of them:{''.join(lines)}")
@@ -327,7 +327,7 @@ def _texts(
     return stored
 
 
-def write_page(answers: SelectedAnswers, file: Path) -> None:
+def write_page(selected: SelectedAnswers, file: Path) -> None:
     """Write the answers as one HTML page that loads nothing and runs its own script only.
 
     Raises:
@@ -339,16 +339,16 @@ def write_page(answers: SelectedAnswers, file: Path) -> None:
         raise InputError(f"{file}: exists and is no page; choose another --html")
     with write_errors(file):
         template = page_environment().get_template("answers.html.j2")
-        text = template.render(answers=answers, filters=_filters(answers))
+        text = template.render(answers=selected, filters=_filters(selected))
         write_text(file, text)
 
 
-def _filters(answers: SelectedAnswers) -> list[_Filter]:
+def _filters(selected: SelectedAnswers) -> list[_Filter]:
     """Return what the page can filter by: each kind of answer that it has, of each model."""
     filters = list[_Filter]()
-    for number, model in enumerate(answers.models):
-        name = f"{model}: " if len(answers.models) > 1 else ""
-        counts = Counter(kind for item in answers.items for kind in kinds_of(item.answers[number]))
+    for number, model in enumerate(selected.models):
+        name = f"{model}: " if len(selected.models) > 1 else ""
+        counts = Counter(kind for item in selected.items for kind in kinds_of(item.answers[number]))
         filters += [
             _Filter(f"{kind}-{number}", f"{name}{text}", counts[kind])
             for kind, text in ANSWER_KINDS.items()
@@ -363,14 +363,14 @@ class _Filter(NamedTuple):
     items: int
 
 
-def print_answers(answers: SelectedAnswers, console: Console | None = None) -> None:
+def print_answers(selected: SelectedAnswers, console: Console | None = None) -> None:
     """Print the answers: two models side by side on a terminal, plain text anywhere else."""
     from rich.console import Console
 
     console = console or Console(highlight=False, markup=False, emoji=False)
-    layout = _Layout(answers, console)
+    layout = _Layout(selected, console)
     console.print(layout.line(layout.title, "bold"), soft_wrap=not console.is_terminal)
-    for item in answers.items:
+    for item in selected.items:
         for line in layout.of_item(item):
             # A file and a pipe get each line of a text as one line.
             console.print(line, soft_wrap=not console.is_terminal)
@@ -382,9 +382,9 @@ class _Layout:
     What an answer says is indented, in wrapped lines too, so it cannot look like the next item.
     """
 
-    def __init__(self, answers: SelectedAnswers, console: Console) -> None:
-        self._answers, self._console = answers, console
-        self.title = f"{' and '.join(answers.models)}, {answers.task}: {answers.selection}"
+    def __init__(self, selected: SelectedAnswers, console: Console) -> None:
+        self._selected, self._console = selected, console
+        self.title = f"{' and '.join(selected.models)}, {selected.task}: {selected.selection}"
 
     def of_item(self, item: AnsweredItem) -> Iterator[RenderableType]:
         from rich.console import Group
@@ -408,7 +408,7 @@ class _Layout:
                 yield from column
 
     def _of_answer(self, item: AnsweredItem, answer: ModelAnswer) -> Iterator[RenderableType]:
-        name = f"{answer.model}: " if len(self._answers.models) > 1 else ""
+        name = f"{answer.model}: " if len(self._selected.models) > 1 else ""
         style = {True: "bold green", False: "bold red", None: "bold"}[answer.is_right]
         yield self.line(f"{name}{outcome_text(answer)}", style)
         for number, response in enumerate(answer.responses):
@@ -444,13 +444,13 @@ class _Layout:
     def _end(self, text: str) -> str:
         """Return the end of a prompt, where the item stands behind its examples."""
         left_out = len(text) - _MOST_SHOWN
-        if self._answers.is_whole or left_out <= 0:
+        if self._selected.is_whole or left_out <= 0:
             return text
         return f"[... {left_out:,} characters before: --item N or --html FILE]\n{text[left_out:]}"
 
     def _ends(self, text: str) -> str:
         left_out, half = len(text) - _MOST_SHOWN, _MOST_SHOWN // 2
-        if self._answers.is_whole or left_out <= 0:
+        if self._selected.is_whole or left_out <= 0:
             return text
         mark = f"[... {left_out:,} characters: --item N or --html FILE]"
         return f"{text[:half]}\n{mark}\n{text[-half:]}"

@@ -95,7 +95,7 @@ def _versions(side: ComparedModel, tasks: Sequence[str]) -> Mapping[str, str]:
     return {
         record.task: record.evaluation.task_versions.get(record.task, "")
         for cell in side.run.cells
-        for record in cell.tasks
+        for record in cell.task_records
         if record.task in tasks
     }
 
@@ -112,7 +112,7 @@ def _settings(side: ComparedModel, tasks: Sequence[str]) -> Mapping[str, Mapping
             "the engine": record.evaluation.backend,
         }
         for cell in side.run.cells
-        for record in cell.tasks
+        for record in cell.task_records
         if record.task in tasks
     }
 
@@ -168,7 +168,9 @@ def _check_protocol(
 def _protocol(run: Run, tasks: Sequence[str]) -> dict[str, str]:
     """Return the settings that two models must share to be compared, by their names in words."""
     evaluate = run.study.evaluate
-    evaluations = {record.task: record.evaluation for cell in run.cells for record in cell.tasks}
+    evaluations = {
+        record.task: record.evaluation for cell in run.cells for record in cell.task_records
+    }
     settings = {
         "the backend": ", ".join(dict.fromkeys(evaluations[task].backend for task in tasks)),
         "--dtype": evaluate.options.dtype,

@@ -75,9 +75,6 @@ class Board:
         """The evaluation that this process is at, if there is one."""
         if len(self._left) < len(self._works):
             note_finished_work()
-        for file in (records.record_file(job.out, key) for key in self._left):
-            if file.is_file():
-                logger.warning("%s is damaged; the task is scored again", file)
         self._show_progress()
 
     @property
@@ -109,7 +106,7 @@ class Board:
         self._left -= ended.keys()
         self._show_progress()
         for cell in self._job.cells:
-            keys = set(cell.records.values())
+            keys = set(cell.record_keys.values())
             if not ended.keys().isdisjoint(keys) and self._left.isdisjoint(keys):
                 self._show(cell)
 
@@ -120,15 +117,15 @@ class Board:
         outcomes = {key: self._job.outcome(key) or lost for key in self._works}
         for cell in self._job.cells:
             failed: dict[str, list[str]] = {}
-            for task, key in cell.records.items():
+            for task, key in cell.record_keys.items():
                 if isinstance(outcome := outcomes[key], Failure):
                     failed.setdefault(outcome.error, []).append(task)
             if failed:
                 summary.failed[cell.label] = "; ".join(
-                    f"{', '.join(tasks)}: {error}" if len(cell.records) > 1 else error
+                    f"{', '.join(tasks)}: {error}" if len(cell.record_keys) > 1 else error
                     for error, tasks in failed.items()
                 )
-            elif any(self._is_new(outcomes[key]) for key in cell.records.values()):
+            elif any(self._is_new(outcomes[key]) for key in cell.record_keys.values()):
                 summary.evaluated.append(cell.label)
             else:
                 summary.before.append(cell.label)
@@ -139,7 +136,7 @@ class Board:
 
     def _show(self, cell: PlannedCell) -> None:
         """Show a cell, if this call has evaluated something of it."""
-        outcomes = {task: self._job.outcome(key) for task, key in cell.records.items()}
+        outcomes = {task: self._job.outcome(key) for task, key in cell.record_keys.items()}
         done = {t: outcome for t, outcome in outcomes.items() if isinstance(outcome, TaskRecord)}
         if self._show_cell is not None and any(map(self._is_new, done.values())):
             self._show_cell(cell, {task: record.evaluation for task, record in done.items()})
@@ -284,7 +281,7 @@ def show_scores(
 ) -> None:
     """Print the scores of a cell on stdout: its label, and `metric` of the tasks that have it."""
     parts = []
-    for task in cell.records:
+    for task in cell.record_keys:
         shown = "failed"
         if task in evaluations:
             score = evaluations[task].shown_score(task, metric)

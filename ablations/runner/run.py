@@ -67,7 +67,7 @@ class RunOptions:
     """Whether every merge is written to disk by mergekit."""
 
     answers: Path | None = None
-    """Folder of the answers that runs share; None is that of `default_answers`."""
+    """Folder of the answers that runs share; None is that of `default_answers_folder`."""
 
     isolation: Isolation | None = None
     """Sandbox of generated programs; None skips the tasks that run them."""
@@ -160,7 +160,7 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
     """
     check_folder(out, file.study.name)
     plan = plan_of_run(file, options, out)
-    records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
+    records.remove_damaged(out, {key for cell in plan.cells for key in cell.record_keys.values()})
     cells = selected(plan.cells, options.only)
     # Missing data is reported before anything runs.
     check_data(missing_tasks(cells, records.unfinished_records(out, cells)).values())
@@ -173,7 +173,6 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
     logger.info("%s on %s, in %s", title, plan.backend, out)
 
     show = functools.partial(show_scores, metric=plan.study.report.metric)
-    answers = _answers(options, out)
     try:
         summary = run_cells(
             out,
@@ -182,7 +181,7 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
                 StudyEngine,
                 plan,
                 out,
-                answers,
+                answers_folder(options, out),
                 materialize=options.materialize,
                 shared=options.shared,
             ),
@@ -194,7 +193,7 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
         run = _collect_what_is_there(out)
     if run is None or run.head != head:
         run = load_run(out, head)
-    tasks = frozenset(task for cell in cells for task in cell.records)
+    tasks = frozenset(task for cell in cells for task in cell.record_keys)
     return RunResult(run, summary, tasks)
 
 
@@ -233,7 +232,7 @@ def plan_of_run(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = 
         file,
         find_file(str(experts), "experts") if isinstance(experts, (str, Path)) else experts,
         backend=options.backend,
-        hashes=_answers(options, out) / HASHES,
+        hashes=answers_folder(options, out) / HASHES,
         dry=dry,
         is_engine_local=options.executor == "local" and not dry,
         jobs=options.jobs or 1,
@@ -251,14 +250,15 @@ def default_out(
     return Path("runs") / "-".join([*names, *folder_words(settings or {})])
 
 
-def default_answers(out: Path) -> Path:
-    """Return the default folder of answers for the run folder `out`."""
+def default_answers_folder(out: Path) -> Path:
+    """Return the default folder of stored answers for the run folder `out`."""
     runs = Path("runs").absolute()
     return (runs if runs in out.absolute().parents else out.parent) / "answers"
 
 
-def _answers(options: RunOptions, out: Path) -> Path:
-    return (options.answers or default_answers(out)).absolute()
+def answers_folder(options: RunOptions, out: Path) -> Path:
+    """Return the folder of stored answers for the run folder `out`, absolute."""
+    return (options.answers or default_answers_folder(out)).absolute()
 
 
 def _start(options: RunOptions, gpus: int) -> Start:
@@ -304,13 +304,13 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
     earlier = records.read_run_file(out)
     before, languages = dict[str, dict[str, str]](), dict[str, str]()
     if keep_earlier_tasks and earlier is not None and earlier.protocol == plan.protocol_key:
-        before = {cell.weights_key: cell.records for cell in earlier.cells}
+        before = {cell.weights_key: cell.record_keys for cell in earlier.cells}
         languages = earlier.task_languages
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     cells = []
     for cell in plan.cells:
-        keys = dict(cell.records)
+        keys = dict(cell.record_keys)
         for task, key in before.get(cell.weights_key, {}).items():
             keys.setdefault(task, key)
         recipe = read_recipe(with_references(cell.recipe.document, places))
@@ -318,7 +318,7 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
             Cell(
                 **(cell.expanded() | {"recipe": recipe}),
                 weights_key=cell.weights_key,
-                records=keys,
+                record_keys=keys,
                 skipped=cell.skipped,
             )
         )
@@ -369,7 +369,7 @@ def _no_longer_shown(earlier: records.RunFile, head: records.RunFile, out: Path)
         for cell in earlier.cells
         if cell.label not in shown
         and cell.weights_key not in weights
-        and any(records.record_file(out, key).is_file() for key in cell.records.values())
+        and any(records.record_file(out, key).is_file() for key in cell.record_keys.values())
     ]
 
 

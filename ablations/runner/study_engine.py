@@ -49,7 +49,7 @@ NOT_LOADED = "not loaded: every answer was stored"
 """Provenance of the weights of a model that was not asked."""
 
 _Ask = Callable[..., Evaluation]
-"""Takes `ResolvedTasks` and an open file of ``answers``; asks a model what is not in the file."""
+"""Takes `ResolvedTasks` and an open `AnswerFile`; asks a model what is not in the file."""
 
 
 class _Ready(NamedTuple):
@@ -107,13 +107,22 @@ class StudyEngine:
         self,
         plan: StudyPlan,
         out: Path,
-        answers: Path,
+        answers_folder: Path,
         *,
         materialize: bool = False,
         shared: SharedEngine | None = None,
     ):
-        """Start nothing. `answers` is the folder that runs share; see `RunOptions` for the rest."""
-        self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
+        """Start nothing.
+
+        Args:
+            plan: of the study.
+            out: the run folder.
+            answers_folder: the folder of stored answers that runs share.
+            materialize: see `RunOptions`.
+            shared: see `RunOptions`.
+        """
+        self.plan, self.out, self.answers_folder = plan, out, answers_folder
+        self._materialize = materialize
         self.models_by_reference = {expert.reference: expert for expert in plan.experts.values()}
         self._names = {expert.reference: expert.name for expert in plan.experts.values()}
         self._contexts: dict[Path, int | None] = {}
@@ -131,7 +140,14 @@ class StudyEngine:
         reference = cell.recipe.unmerged
         return None if reference is None else self.models_by_reference[reference]
 
-    def answer_settings(self, cell: PlannedCell) -> Mapping[str, Any]:
+    def answer_file(self, work: Work, *, is_checked: bool = True) -> AnswerFile:
+        """Return the file of a model's answers to a task; equal weights have one, in all runs."""
+        settings = hash_settings(work.resolved.request, self._answer_settings(work.cell))
+        name = work.task.replace("/", "_")
+        path = self.answers_folder / work.cell.weights_key / f"{name}.jsonl"
+        return AnswerFile(path, settings, is_checked=is_checked)
+
+    def _answer_settings(self, cell: PlannedCell) -> Mapping[str, Any]:
         """Return the common part of the keys of all answers of a model; see `hash_settings`."""
         plan, folder = self.plan, cell.donor or self.plan.base.folder
         if folder not in self._contexts:
@@ -155,25 +171,26 @@ class StudyEngine:
         """
         with self._of_the_model():
             self._check_unchanged(work)
-        answers = answer_file(self, work)
-        if (evaluation := self._rescore(work, answers)) is not None:
+        answer_file = self.answer_file(work)
+        if (evaluation := self._rescore(work, answer_file)) is not None:
             weights = {"weights": NOT_LOADED}
-            return evaluation, self._provenance(work, answers, evaluation, weights)
+            return evaluation, self._provenance(work, answer_file, evaluation, weights)
         if (ready := self._ready) is None or ready.weights_key != work.cell.weights_key:
             self._close_model()
             with self._of_the_model():
                 ready = self._ready = self._open(work)
+                self._check_unchanged(work)  # before answers of other weights are stored
         try:
-            with answer_file(self, work, is_checked=not ready.is_live) as answers:
-                evaluation = ready.ask(work.resolved, answers=answers)
+            with self.answer_file(work, is_checked=not ready.is_live) as answer_file:
+                evaluation = ready.ask(work.resolved, answer_file=answer_file)
                 if ready.is_live:
                     self._check_unchanged(work)  # before its answers are stored
-                    self._check_live(answers)
+                    self._check_live(answer_file)
         except BaseException:
             self._close_model()
             raise
         self._check_unchanged(work)
-        return evaluation, self._provenance(work, answers, evaluation, ready.provenance)
+        return evaluation, self._provenance(work, answer_file, evaluation, ready.provenance)
 
     @contextmanager
     def _of_the_model(self) -> Iterator[None]:
@@ -186,8 +203,8 @@ class StudyEngine:
             self._close_model()
             raise ModelFailed(error.message) from error
 
-    def _check_live(self, answers: AnswerFile) -> None:
-        """Check the engine that gave `answers`, which are stored if it is right.
+    def _check_live(self, answer_file: AnswerFile) -> None:
+        """Check the engine that gave the new answers of a file, which are stored if it is right.
 
         Raises:
             LayerSwapError: where it is not.
@@ -198,21 +215,21 @@ class StudyEngine:
         try:
             self._live.check()
         except SwapFailed as error:
-            answers.withdraw()
+            answer_file.withdraw()
             raise LayerSwapError(f"{error.message}; run it again with --materialize") from error
-        answers.confirm()
+        answer_file.confirm()
 
-    def _rescore(self, work: Work, answers: AnswerFile) -> Evaluation | None:
+    def _rescore(self, work: Work, answer_file: AnswerFile) -> Evaluation | None:
         """Return the scores of a task whose answers are all stored, else None."""
         from ablations.engines.lm_eval_backend import rescore
 
         cell = work.cell
         # Of other merges only the merge itself tells what their records must say.
         is_known = self.single(cell) is not None or headers_tell(cell.recipe, cell.made_by)
-        if not is_known or cell.donor is None or not answers.path.is_file():
+        if not is_known or cell.donor is None or not answer_file.path.is_file():
             return None
-        with answers:
-            return rescore(work.resolved, cell.donor, self.plan.backend, answers)
+        with answer_file:
+            return rescore(work.resolved, cell.donor, self.plan.backend, answer_file)
 
     def _merge_of(self, cell: PlannedCell) -> Merge:
         """Return the merge of a cell that is made from files: that of the plan, if it has one.
@@ -230,11 +247,15 @@ class StudyEngine:
         return self._merge[1]
 
     def _provenance(
-        self, work: Work, answers: AnswerFile, evaluation: Evaluation, weights: Mapping[str, Any]
+        self,
+        work: Work,
+        answer_file: AnswerFile,
+        evaluation: Evaluation,
+        weights: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return how an evaluation came about, without places of this machine."""
-        prompts = store_prompts(self.answers, work.task, evaluation.samples)
-        texts = [os.path.relpath(path, self.out) for path in (answers.path, prompts)]
+        prompts = store_prompts(self.answers_folder, work.task, evaluation.samples)
+        texts = [os.path.relpath(path, self.out) for path in (answer_file.path, prompts)]
         return {**with_references(weights, self._names), "texts": texts}
 
     def _check_unchanged(self, work: Work) -> None:
@@ -357,14 +378,6 @@ class StudyEngine:
             assert isinstance(engine, HfModel), "`backend_beside` has said so"
             engine.replace_network(with_adapter(engine.model, adapter))
         return functools.partial(run_tasks, engine, folder=folder, backend=backend)
-
-
-def answer_file(engine: StudyEngine, work: Work, *, is_checked: bool = True) -> AnswerFile:
-    """Return the file of a model's answers to a task; equal weights have one, in all runs."""
-    settings = hash_settings(work.resolved.request, engine.answer_settings(work.cell))
-    name = work.task.replace("/", "_")
-    path = engine.answers / work.cell.weights_key / f"{name}.jsonl"
-    return AnswerFile(path, settings, is_checked=is_checked)
 
 
 def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:

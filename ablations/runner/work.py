@@ -25,7 +25,7 @@ class Work(NamedTuple):
     @property
     def key(self) -> str:
         """The record's key."""
-        return self.cell.records[self.task]
+        return self.cell.record_keys[self.task]
 
     @property
     def resolved(self) -> ResolvedTasks:
@@ -73,7 +73,7 @@ class Job:
         """Return record key -> work; cells of equal weights have the same keys."""
         works: dict[str, Work] = {}
         for cell in self.cells:
-            for task, key in cell.records.items():
+            for task, key in cell.record_keys.items():
                 works.setdefault(key, Work(cell, task))
         return works
 

@@ -161,8 +161,8 @@ def _is_right(filtered: Sequence[Sample], score: TaskScore) -> bool | None:
 class _Texts(NamedTuple):
     """Files of texts, from the run folder."""
 
-    answers: Path
-    prompts: Path
+    answer_file: Path
+    prompt_file: Path
 
 
 def _text_files(run: Run, record: TaskRecord) -> _Texts | None:
@@ -183,7 +183,7 @@ def with_prompts(run: Run, record: TaskRecord, items: Iterable[AnsweredItem]) ->
     if files is None or not items:
         return []
     try:
-        contents = _read_prompts(files.prompts, {item.item for item in items})
+        contents = _read_prompts(files.prompt_file, {item.item for item in items})
     except OSError:
         return []
     stored = (item for item in items if item.item in contents)
@@ -199,7 +199,7 @@ def with_responses(
         return []
     stored = dict[str, Answer]()
     try:
-        stored = read_answers(files.answers, {key for i in items for key in i.answers[0].keys})
+        stored = read_answers(files.answer_file, {key for i in items for key in i.answers[0].keys})
     except OSError:
         return []
     full = []
@@ -224,7 +224,7 @@ def why_no_texts(run: Run, record: TaskRecord, items: Collection[AnsweredItem]) 
             "prompts whose answers are not stored"
         )
     return (
-        f"the texts of {record.task} are no longer in {files.answers} and {files.prompts}; "
+        f"the texts of {record.task} are no longer in {files.answer_file} and {files.prompt_file}; "
         f"{advice}: the model gets the prompts whose answers are gone"
     )
 

@@ -18,7 +18,7 @@ def changed_tasks(run: Run, tasks: Collection[str] | None = None) -> Iterator[st
     """
     study = run.study.with_folders(lambda path: resolve_from(path, run.path))
     evaluate, head = study.evaluate, run.head
-    records = ((pair, cell) for cell in run.cells for pair in cell.records.items())
+    records = ((pair, cell) for cell in run.cells for pair in cell.record_keys.items())
     cells = {pair: cell for pair, cell in records if tasks is None or pair[0] in tasks}
     folders = [*evaluate.task_folders, *filter(None, [evaluate.data_dir])]
     if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):

@@ -98,7 +98,7 @@ def list_runs(folder: Path = RUNS) -> EvaluatedRuns:
     for run in _loaded(folder, warnings):
         cells = {cell.label for cell in run.cells}
         names = [model.label for model in run.models if cells & {*model.cells}]
-        tasks = dict.fromkeys(task.task for cell in run.cells for task in cell.tasks)
+        tasks = dict.fromkeys(r.task for cell in run.cells for r in cell.task_records)
         runs.append(
             EvaluatedRun(
                 folder=run.path,
@@ -155,7 +155,11 @@ def places_of_models(names: Sequence[str]) -> list[str]:
     for name, cells in by_name.items():
         run, cell = max(
             cells,
-            key=lambda pair: (common[settings(pair[0])], len(pair[1].tasks), pair[0].head.created),
+            key=lambda pair: (
+                common[settings(pair[0])],
+                len(pair[1].task_records),
+                pair[0].head.created,
+            ),
         )
         is_single = len(run.head.cells) == 1
         places[name] = str(run.path) if is_single else f"{run.path}:{cell.label}"

@@ -61,7 +61,7 @@ def _zero(task: str, cells: Sequence[CellRecord], run: Run) -> Iterator[str]:
     metric = run.study.report.metric
     explained, wrong = dict[str, list[CellRecord]](), dict[str, list[CellRecord]]()
     for cell in cells:
-        record = next(record for record in cell.tasks if record.task == task)
+        record = next(record for record in cell.task_records if record.task == task)
         score = record.evaluation.shown_score(task, metric)
         if not (score.higher_is_better and score.is_share and score.value == 0):
             continue

@@ -100,7 +100,7 @@ def shown_records(run: Run, task: str) -> list[Shown]:
             (cell.label, record)
             for cell in run.cells
             if cell.label in model.cells
-            for record in cell.tasks
+            for record in cell.task_records
             if record.task == task and task not in record.evaluation.unpublished
             if record.provenance.get("texts")
         ]

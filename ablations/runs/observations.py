@@ -60,7 +60,7 @@ def observations_of(
     heads = [
         {**head, "task": record.task, "record": record.weights_key}
         for cell, head in _members(models, cells)
-        for record in cell.tasks
+        for record in cell.task_records
     ]
     items = [frame for frame in items if len(frame)]
     if not heads or not items:

@@ -124,23 +124,23 @@ class TaskRecord(Frozen):
 class CellRecord(Cell):
     """A cell with the records that it has."""
 
-    tasks: tuple[TaskRecord, ...] = Field(min_length=1)
+    task_records: tuple[TaskRecord, ...] = Field(min_length=1)
     """Its records in the order of the request; all of them only if the cell is finished."""
 
     @property
     def scores(self) -> tuple[TaskScore, ...]:
         """Every metric and filter of every task."""
-        return tuple(score for task in self.tasks for score in task.evaluation.scores)
+        return tuple(score for record in self.task_records for score in record.evaluation.scores)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for a reader of the scores; see `Evaluation.notes`."""
-        return tuple(note for task in self.tasks for note in task.evaluation.notes)
+        return tuple(note for record in self.task_records for note in record.evaluation.notes)
 
     @property
     def backend(self) -> Backend:
         """The engine that really ran."""
-        return self.tasks[0].evaluation.backend
+        return self.task_records[0].evaluation.backend
 
 
 class Failure(Frozen):
@@ -237,7 +237,7 @@ def read_run_file(path: Path) -> RunFile | None:
             "in another folder (--out)"
         )
     head = stored_value(RunFile, text, str(file))
-    tasks = {task for cell in head.cells for task in cell.records}
+    tasks = {task for cell in head.cells for task in cell.record_keys}
     labels = [*(model.label for model in head.models), *(cell.label for cell in head.cells)]
     check_written_names(file, [*labels, *head.experts, *tasks])
     return head
@@ -260,7 +260,10 @@ def write_run_file(path: Path, head: RunFile) -> None:
 
 
 def find_record(path: Path, key: str) -> TaskRecord | None:
-    """Return a record as `read_record` does; a damaged one is as good as none."""
+    """Return a record as `read_record` does; None, too, where its first line is damaged.
+
+    Its items are not looked at. A run does that once at its start (`remove_damaged`).
+    """
     try:
         return read_record(path, key)
     except LayerSwapError:
@@ -321,9 +324,10 @@ def stored_line(text: str) -> str:
 def unfinished_records(path: Path, cells: Iterable[Cell]) -> dict[str, str]:
     """Return key -> task of the records of cells that a run folder lacks, in their order.
 
-    A cell is finished when it has none of them. A damaged record is as good as none.
+    A cell is finished when it has none of them. A record counts if its first line is whole; see
+    `find_record`.
     """
-    tasks = {key: task for cell in cells for task, key in cell.records.items()}
+    tasks = {key: task for cell in cells for task, key in cell.record_keys.items()}
     return {key: task for key, task in tasks.items() if find_record(path, key) is None}
 
 

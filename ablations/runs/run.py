@@ -72,20 +72,20 @@ class Run:
     @property
     def records(self) -> dict[str, TaskRecord]:
         """Key -> record, each once."""
-        return {record.key: record for cell in self.cells for record in cell.tasks}
+        return {record.key: record for cell in self.cells for record in cell.task_records}
 
     @property
     def unfinished(self) -> tuple[Cell, ...]:
         """The cells of the study that lack a record, failed ones included."""
         keys = self.records.keys()
-        return tuple(cell for cell in self.head.cells if not keys >= {*cell.records.values()})
+        return tuple(cell for cell in self.head.cells if not keys >= {*cell.record_keys.values()})
 
     @property
     def errors(self) -> dict[str, str]:
         """Name of a cell that lacks a record -> its first failure's reason."""
         errors = dict[str, str]()
         for cell in self.head.cells:
-            for key in cell.records.values():
+            for key in cell.record_keys.values():
                 if key in self.failures:
                     errors.setdefault(cell.label, self.failures[key].error)
         return errors
@@ -153,7 +153,7 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
         check_no_link(path / name)
     copied = read_tables(path) if holds_copy(path) else None
     records, failures = dict[str, TaskRecord](), dict[str, Failure]()
-    for key in dict.fromkeys(key for cell in head.cells for key in cell.records.values()):
+    for key in dict.fromkeys(key for cell in head.cells for key in cell.record_keys.values()):
         record = read_record(path, key) if copied is None else copied.records.get(key)
         if record is not None:
             records[key] = record
@@ -161,9 +161,9 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
             failures[key] = failure
     cells = []
     for cell in head.cells:
-        tasks = [records[key] for key in cell.records.values() if key in records]
-        if tasks:
-            cells.append(CellRecord(**dict(cell), tasks=tuple(tasks)))
+        task_records = [records[key] for key in cell.record_keys.values() if key in records]
+        if task_records:
+            cells.append(CellRecord(**dict(cell), task_records=tuple(task_records)))
     return Run(path, head, tuple(cells), failures, copied)
 
 

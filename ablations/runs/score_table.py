@@ -61,7 +61,7 @@ def table_of_scores(
         cells: its cells that have a record.
         failures: key of a record that is not there -> why.
     """
-    evaluated = {cell.label: cell.tasks for cell in cells}
+    evaluated = {cell.label: cell.task_records for cell in cells}
     rows: list[dict[str, Any]] = []
     for model in head.models:
         for cell in head.cells:
@@ -69,7 +69,7 @@ def table_of_scores(
                 continue
             facts = head_of(model, cell)
             records = {record.task: record for record in evaluated.get(cell.label, ())}
-            for task, key in cell.records.items():
+            for task, key in cell.record_keys.items():
                 record = records.get(task)
                 if record is not None:
                     evaluation = record.evaluation

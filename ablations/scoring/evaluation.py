@@ -209,7 +209,7 @@ class Evaluation(Frozen):
     """Every metric and filter of every task, in the order of the request."""
 
     samples: tuple[Sample, ...] = ()
-    """One record per task, filter and item; in a file of their own once they are stored."""
+    """One for each task, filter and item; in the files of records once they are stored."""
 
     task_versions: dict[str, str]
     """Version per task, from its YAML metadata; ``""`` where it states none."""
@@ -231,17 +231,12 @@ class Evaluation(Frozen):
     unpublished: tuple[str, ...] = ()
     """Tasks whose data must not be published, as their metadata says."""
 
-    def score(self, task: str, metric: str | None = None) -> TaskScore:
-        """Return the first score of `task`, or of its `metric`, which must be there."""
-        scores = (score for score in self.scores if score.task == task)
-        return next(score for score in scores if metric in (None, score.metric))
-
     def shown_score(self, task: str, metric: str | None = None) -> TaskScore:
         """Return the score that is shown of `task`; see `shown_score`."""
         return shown_score([score for score in self.scores if score.task == task], metric)
 
     def samples_of(self, task: str) -> tuple[Sample, ...]:
-        """Return the records of `task`, in the order of their items."""
+        """Return the samples of `task`, in the order of their items."""
         return tuple(sample for sample in self.samples if sample.task == task)
 
 

@@ -178,13 +178,14 @@ def empty_notes(samples: Iterable[Sample]) -> Iterator[str]:
     by_task: dict[str, dict[tuple[int, int], bool]] = {}
     for sample in samples:
         if all(isinstance(text, str) for text in sample.responses):
-            answers = by_task.setdefault(sample.task, {})
+            is_empty_by_item = by_task.setdefault(sample.task, {})
             is_ended = not sample.values.get(TRUNCATED)
-            answers[sample.doc_id, sample.repeat] = is_empty(sample) and is_ended
-    for task, answers in by_task.items():
-        if (empty := sum(answers.values())) > EMPTY_NOTED * len(answers):
+            is_empty_by_item[sample.doc_id, sample.repeat] = is_empty(sample) and is_ended
+    for task, is_empty_by_item in by_task.items():
+        number = len(is_empty_by_item)
+        if (empty := sum(is_empty_by_item.values())) > EMPTY_NOTED * number:
             yield (
-                f"{task}: {empty} of {len(answers)} answers are empty; compare its prompts in the "
+                f"{task}: {empty} of {number} answers are empty; compare its prompts in the "
                 "folder of answers with those that the model was trained on"
             )
 
@@ -195,13 +196,13 @@ def short_notes(
     """Yield notes on how many answers of a task are too short for a verdict on their language."""
     by_task: dict[str, dict[tuple[int, int], bool]] = {}
     for sample in samples:
-        answers = by_task.setdefault(sample.task, {})
-        answers[sample.doc_id, sample.repeat] = LANGUAGE_FIDELITY not in sample.values
-    for task, answers in by_task.items():
-        language, short = language_of(configs[task]), sum(answers.values())
+        is_short = by_task.setdefault(sample.task, {})
+        is_short[sample.doc_id, sample.repeat] = LANGUAGE_FIDELITY not in sample.values
+    for task, is_short in by_task.items():
+        language, short = language_of(configs[task]), sum(is_short.values())
         if language is not None and why_not_judged(*language) is None and short:
             yield (
-                f"{task}: {short} of {len(answers)} answers have fewer than {FEWEST_LETTERS} "
+                f"{task}: {short} of {len(is_short)} answers have fewer than {FEWEST_LETTERS} "
                 f"letters and do not count in {LANGUAGE_FIDELITY}"
             )
 
@@ -240,9 +241,9 @@ def join_notes(notes: Iterable[str]) -> list[str]:
     return joined
 
 
-def truncation_note(task: str, answers: str, limit: str) -> str:
-    """Return that `answers`, such as ``12.0 % of the answers``, were cut off at `limit`."""
-    return f"{task}: {answers} were cut off at {limit}: its score may be too low by that much."
+def truncation_note(task: str, share: str, limit: str) -> str:
+    """Return that a `share`, such as ``12.0 % of the answers``, were cut off at `limit`."""
+    return f"{task}: {share} were cut off at {limit}: its score may be too low by that much."
 
 
 def zero_reasons(evaluation: Evaluation) -> dict[str, str]:

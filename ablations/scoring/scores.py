@@ -1,6 +1,6 @@
 """Scores and samples from lm-eval's result format: means over repeats, intervals, standard errors.
 
-The value of a score is lm-eval's own; intervals are added from the per-sample records, because
+The value of a score is lm-eval's own; intervals are added from the samples, because
 lm-eval gives standard errors only, and those of a share fail near 0 and 1.
 """
 
@@ -49,7 +49,7 @@ def read_samples(
     repeat: int = 0,
     stored_keys: Mapping[Key, Sequence[str]] | None = None,
 ) -> tuple[Sample, ...]:
-    """Return the records of an lm-eval result that was made with ``log_samples=True``.
+    """Return the samples of an lm-eval result that was made with ``log_samples=True``.
 
     Args:
         raw: the result.
@@ -58,11 +58,11 @@ def read_samples(
         stored_keys: of the answers to the requests, where they are stored.
     """
     samples = []
-    for task, records in raw["samples"].items():
+    for task, logged_samples in raw["samples"].items():
         language = language_of(raw.get("configs", {}).get(task, {}))
         if language is not None and why_not_judged(*language) is not None:
             language = None
-        for logged in records:
+        for logged in logged_samples:
             item = (task, logged["doc_id"])
             outcomes_of_item = (outcomes or {}).get(item, ())
             keys = (stored_keys or {}).get(item, ())

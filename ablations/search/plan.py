@@ -239,7 +239,7 @@ def make_search(plan: StudyPlan, where: str) -> Search:
             "search needs two" + "".join(f"\n  - {line}" for line in equal[:_SHOWN_EQUAL])
         )
     request = plan.cells[0].resolved.request
-    listed = tuple(plan.cells[-1].records)
+    listed = tuple(plan.cells[-1].record_keys)
     choose, report, items, notes = _tasks(study, request, listed, plan.task_languages)
     choose_experts, report_experts = split_pools(study.experts)
     rounds = halving(len(candidates), len(items[0][choose]), study.search.rounds)

@@ -18,8 +18,8 @@ from ablations.machine.whole_files import write_text
 from ablations.runner.run import (
     RunOptions,
     RunResult,
+    answers_folder,
     check_folder,
-    default_answers,
     open_study,
     plan_of_run,
     run_study_file,
@@ -94,7 +94,7 @@ def run_search(
     write_search(out, search)
     for line in _described(search, plan, out, budget):
         logger.info("%s", line)
-    answers = (options.answers or default_answers(out)).absolute()
+    answers = answers_folder(options, out)
     inner = dataclasses.replace(options, answers=answers, settings={}, only=(), show_scores=False)
     settings = (*file.settings, "evaluate.tasks", "evaluate.languages")
 

@@ -96,9 +96,9 @@ class ExpandedCell(Frozen):
         """Return by name the fields of every stage, for the cell of a later one."""
         return {name: getattr(self, name) for name in ExpandedCell.model_fields}
 
-    def with_keys(self, weights_key: str, records: Mapping[str, str]) -> Cell:
+    def with_keys(self, weights_key: str, record_keys: Mapping[str, str]) -> Cell:
         """Return what is stored of the cell, with these keys."""
-        return Cell(**self.expanded(), weights_key=weights_key, records=dict(records))
+        return Cell(**self.expanded(), weights_key=weights_key, record_keys=dict(record_keys))
 
 
 class MadeCell(ExpandedCell):
@@ -117,7 +117,7 @@ class Cell(ExpandedCell):
     weights_key: str
     """Hash of the weights, equal where two cells are one model; see `ablations.study.identity`."""
 
-    records: dict[str, str]
+    record_keys: dict[str, str] = Field(alias="records")
     """Task -> key of its record, in the order of the request."""
 
     skipped: dict[str, str] = Field(default_factory=dict)
@@ -146,7 +146,7 @@ def missing_tasks(
     return {
         task: cell.resolved_task(task)
         for cell in cells
-        for task, key in cell.records.items()
+        for task, key in cell.record_keys.items()
         if key in missing
     }
 

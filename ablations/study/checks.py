@@ -235,7 +235,7 @@ def language_notes(study: Study, cells: Iterable[Cell], stated: Mapping[str, str
     """
     codes = dict.fromkeys(study.experts.languages().values())
     others: dict[str, list[str]] = {}
-    for task in dict.fromkeys(task for cell in cells for task in cell.records):
+    for task in dict.fromkeys(task for cell in cells for task in cell.record_keys):
         of_suite = suite_task(task)
         code = stated.get(task) or ("" if of_suite is None else of_suite.language)
         if codes and code and code.partition("_")[0] not in ("en", *codes):

@@ -32,8 +32,8 @@ def describe_study_plan(
     study = plan.study
     keys = list(dict.fromkeys(cell.weights_key for cell in plan.cells))
     if missing is None:
-        missing = {key: task for cell in cells for task, key in cell.records.items()}
-    done = {cell.label for cell in cells if missing.keys().isdisjoint(cell.records.values())}
+        missing = {key: task for cell in cells for task, key in cell.record_keys.items()}
+    done = {cell.label for cell in cells if missing.keys().isdisjoint(cell.record_keys.values())}
     width = max(len(cell.label) for cell in cells)
     legend = "layers from the input side; █ language, ▒ average, · task"
     if any(cell.plan is not None and "base" in cell.plan.sources for cell in cells):

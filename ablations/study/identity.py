@@ -196,7 +196,7 @@ def identified(
                 made_by=cell.made_by,
                 donor=cell.donor,
                 weights_key=weights,
-                records={
+                record_keys={
                     task: record_key(weights, protocol, task, tasks, versions)
                     for task in of_cell.chosen
                 },

@@ -15,7 +15,7 @@ from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, show_step
 from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.sandbox import Isolation
-from ablations.scoring.evaluation import Evaluation, EvaluationRequest
+from ablations.scoring.evaluation import Evaluation, EvaluationRequest, TaskScore
 from ablations.train.config import Select
 from ablations.train.folder import step_of
 from layerswap_method.errors import InputError
@@ -105,7 +105,7 @@ def select_checkpoint(
                 row["secondary_of_base"] = base_score
             row["tasks"] = [
                 score.model_dump(mode="json", exclude_defaults=True)
-                for score in _first_scores(evaluation)
+                for score in _shown_scores(evaluation)
             ]
             rows.append(row)
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
@@ -123,10 +123,10 @@ def select_checkpoint(
     return by_step[rows[0]["step"]], rows
 
 
-def _first_scores(evaluation: Evaluation) -> list[Any]:
-    """Return the first score of each task."""
+def _shown_scores(evaluation: Evaluation) -> list[TaskScore]:
+    """Return the score of each task that tables show."""
     tasks = dict.fromkeys(score.task for score in evaluation.scores)
-    return [evaluation.score(task) for task in tasks]
+    return [evaluation.shown_score(task) for task in tasks]
 
 
 def _names(tasks: Sequence[str | tuple[str, ...]]) -> list[Sequence[str]]:
@@ -137,7 +137,7 @@ def _mean(evaluation: Evaluation, tasks: Sequence[str | tuple[str, ...]]) -> flo
     """Return the mean over tasks that were not skipped; scores that should be low are negated."""
     values = {
         score.task: score.value if score.higher_is_better else -score.value
-        for score in _first_scores(evaluation)
+        for score in _shown_scores(evaluation)
     }
     means = []
     for names in _names(tasks):

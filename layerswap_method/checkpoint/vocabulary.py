@@ -12,6 +12,7 @@ from layerswap_method.checkpoint.stored import (
     read_floats,
 )
 from layerswap_method.checkpoint.tokens import TOKENIZER
+from layerswap_method.errors import counted
 
 ALIGN = (
     "add tokenizer: {source: union} or tokenizer: {source: base} so that mergekit aligns the "
@@ -98,7 +99,7 @@ def tokens_without_rows(checkpoints: Iterable[Checkpoint]) -> list[str]:
         numbered = ((number, token) for token, number in tokens.items())
         lacking = sorted(pair for pair in numbered if pair[0] >= table.rows)
         if lacking:
-            count = "1 token" if len(lacking) == 1 else f"{len(lacking)} tokens"
+            count = counted(len(lacking), "token")
             names = name_list([token for _, token in lacking])
             sentences.append(
                 f"{checkpoint.name}: {count} of its tokenizer ({names}) have no row in its "

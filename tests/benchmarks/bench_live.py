@@ -63,7 +63,7 @@ def evaluate_naive(pocket, task, merged):
     tasks, options = tasks_and_options(pocket, task)
     engine = start_model(str(merged), "vllm", options)
     spent = timed_generation(engine)
-    evaluation = run_tasks(engine, tasks, None, "vllm")
+    evaluation = run_tasks(engine, tasks, Path(merged), "vllm")
     say(evaluation, generate_s=sum(spent))
 
 

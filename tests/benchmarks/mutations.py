@@ -135,7 +135,7 @@ os.truncate(self.path, whole) => pass
 ablations/runner/study_engine.py @ runner/test_engines.py
 "versions": backend_versions(plan.backend) => "versions": {}
 or self._contexts[folder] => or 0
-engine.answers / work.cell.weights_key / => engine.answers /
+self.answers_folder / work.cell.weights_key / => self.answers_folder /
 ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
 return self._pattern.search => return self._last_of(self._pattern.pattern)

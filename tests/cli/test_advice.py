@@ -125,7 +125,9 @@ def test_the_places_of_a_missing_data_file_are_named(folder, monkeypatch):
     monkeypatch.chdir(folder)
     task = (folder / "tasks" / "words.yaml").read_text()
     (folder / "lost").mkdir()
-    (folder / "lost" / "words.yaml").write_text(re.sub(r"test: \S+jsonl", "test: no.jsonl", task))
+    (folder / "lost" / "words.yaml").write_text(
+        re.sub(r"(?s)test: .+?jsonl", "test: no.jsonl", task)
+    )
     options = ("--tasks", "words", "--include-path", "lost", "--backend", "hf")
     output = " ".join(layerswap("evaluate", "base", *options).output.split())
     assert "no.jsonl" in output

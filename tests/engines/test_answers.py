@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
 
 from ablations.engines.answers import Answer, AnswerFile, read_answers
 from ablations.engines.lm_eval_backend import rescore, run_tasks, start_model
@@ -382,8 +383,16 @@ def test_every_sample_names_its_stored_answers(begun):
     assert {sample.repeat for sample in evaluation.samples} == {0, 1}
 
 
-def test_scores_come_from_stored_answers_without_an_engine(begun):
+def test_scores_come_from_stored_answers_without_an_engine(begun, monkeypatch):
+    build, built = ConfigurableTask.build_all_requests, []
+
+    def counting(task, **options):
+        built.append(task.task_name)
+        build(task, **options)
+
+    monkeypatch.setattr(ConfigurableTask, "build_all_requests", counting)
     rescored = begun.rescore()
+    assert sorted(built) == sorted(begun.request.tasks)  # prompts are built once
     assert content(rescored) == content(begun.whole)
     assert rescored.answers_before == responses(begun.whole)
     assert begun.rescore(system_instruction="Be brief.") is None
@@ -416,6 +425,7 @@ def test_drawn_answers_are_new_for_each_repeat_and_seed_and_stored_too(begun):
     assert count == 2 * len(begun.whole.samples_of("words_generate"))
     assert content(begun.send(**DRAWN)[0]) == content(once)
     assert begun.send(**DRAWN, seed=1)[1] == count
+    assert content(begun.rescore(**DRAWN)) == content(once)
     assert begun.rescore(**DRAWN, seed=2) is None
 
 

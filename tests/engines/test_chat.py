@@ -292,7 +292,7 @@ def test_repeats_are_drawn_anew_and_alike_for_equal_seeds(talker, tasks, backend
     sampled = EvaluationProtocol(gen_kwargs=SAMPLED, repeats=3)
     both = ("words_generate", "words_choose")
     first = ask(talker, tasks, sampled, backend, tasks=both)
-    score = first.score("words_generate")
+    score = first.shown_score("words_generate")
     drawn = first.samples_of("words_generate")
     assert [sample.repeat for sample in drawn] == [0] * 4 + [1] * 4 + [2] * 4
     assert len({sample.responses for sample in drawn if sample.doc_id == 0}) > 1
@@ -303,7 +303,7 @@ def test_repeats_are_drawn_anew_and_alike_for_equal_seeds(talker, tasks, backend
     assert (score.repeats, score.n) == (3, 4)
     assert score.value == pytest.approx(sum(means) / 3)
     # What is scored without being generated is asked once.
-    assert first.score("words_choose").repeats == 1
+    assert first.shown_score("words_choose").repeats == 1
     assert len(first.samples_of("words_choose")) == 4
     again = ask(talker, tasks, sampled, backend)
     assert again.samples_of("words_generate") == drawn

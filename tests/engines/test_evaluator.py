@@ -170,7 +170,7 @@ def test_a_task_that_fails_ends_the_engine_where_something_was_sent(world, live,
         live.evaluate(stream, changed_task(world, tmp_path / "b", "words_generate", metric, wrong))
     assert live._engine is None  # requests might have been under way
     choose = world.tasks.only("words_choose")
-    assert live.evaluate(stream, choose).score("words_choose").n == 24
+    assert live.evaluate(stream, choose).shown_score("words_choose").n == 24
     assert holds(live, stream)
 
 

@@ -7,6 +7,7 @@ import pytest
 from ablations.engines.task_loading import load_tasks
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
+from ablations.tasks.data import DataUnavailable
 from layerswap_method.errors import InputError
 from tests.standins.tasks import write_drawing_task, write_task, write_tasks
 
@@ -54,6 +55,28 @@ def test_arguments_reach_a_task_that_asks_for_them(model, tmp_path):
     assert first == again  # what is drawn is drawn with the seed of the request
     (other,) = load(request.model_copy(update={"seed": 1}))
     assert list(other.test_docs()) != first
+
+
+def test_a_part_that_the_cache_lacks_is_no_fault_of_the_task(tmp_path):
+    """It has another part of the data set, of which datasets speaks instead of the hub."""
+    cached = tmp_path / "cache" / "nobody___nothing" / "other" / "0.0.0" / "abc"
+    cached.mkdir(parents=True)
+    (cached / "dataset_info.json").write_text('{"config_name": "other"}')
+    source = {"dataset_path": "nobody/nothing", "dataset_name": "mine"}
+    kwargs = {"cache_dir": str(tmp_path / "cache")}
+    write_task(tmp_path, "part", tmp_path / "none.jsonl", **source, dataset_kwargs=kwargs)
+    with pytest.raises(DataUnavailable, match=r"task part: its data is not .*Couldn't find cache"):
+        load(EvaluationRequest(tasks=("part",), include_path=tmp_path))
+
+
+def test_a_metric_that_the_cache_lacks_is_no_fault_of_the_task(tmp_path, monkeypatch):
+    monkeypatch.setattr("evaluate.config.HF_EVALUATE_OFFLINE", True)
+    write_task(tmp_path, "judged", tmp_path / "none.jsonl", dataset_path="", dataset_kwargs=None)
+    with (tmp_path / "judged.yaml").open("a") as file:
+        file.write("custom_dataset: !function judged.load\n")
+    (tmp_path / "judged.py").write_text("import evaluate\n\nevaluate.load('no_such')\n")
+    with pytest.raises(DataUnavailable, match=r"task judged: .*Couldn't find a module script"):
+        load(EvaluationRequest(tasks=("judged",), include_path=tmp_path))
 
 
 @pytest.mark.parametrize("name", ["trust_remote_code", "data_dir"])

@@ -29,7 +29,7 @@ def ask(model, out, data=DATA, languages=("sw", "te"), backend="hf", isolation=N
 def samples_of(result, task):
     """Return the items of a task as they are on disk, with the texts of the stored answers."""
     (cell,) = load_run(result.out).cells
-    record = next(record for record in cell.tasks if record.task == task)
+    record = next(record for record in cell.task_records if record.task == task)
     answers, prompts = (
         {row["item"]: row for row in map(json.loads, (result.out / text).open(encoding="utf-8"))}
         for text in record.provenance["texts"]

@@ -12,7 +12,7 @@ import pytest
 
 from ablations.evaluate import default_folder, render_table5
 from ablations.report.notes import record_notes
-from ablations.runner.run import default_answers, default_out
+from ablations.runner.run import default_answers_folder, default_out
 from ablations.runner.study_engine import run_mergekit
 from ablations.runs.run import load_run
 from ablations.scoring.evaluation import Evaluation, TaskScore
@@ -85,7 +85,7 @@ def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first):
         assert isinstance(sample.answers[0], str)
         assert metrics <= sample.values.keys() <= metrics | may_have
     (cell,) = load_run(first.out).cells
-    for text in cell.tasks[0].provenance["texts"]:
+    for text in cell.task_records[0].provenance["texts"]:
         lines = (first.out / text).read_text().splitlines()
         assert sorted(json.loads(line)["item"] for line in lines) == [0, 1, 2, 3]
 
@@ -139,7 +139,7 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path,
         assert caplog.text.count("evaluated in") == is_new
         assert ("so no longer in scores.csv" in caplog.text) == ({model, before} == {expert, other})
         before = model
-        assert result.evaluations[SW].score(SW).n == limit
+        assert result.evaluations[SW].shown_score(SW).n == limit
     head = load_run(tmp_path / "out").head
     assert list(head.experts) == [cell.label for cell in head.cells] == ["task"]
 
@@ -176,8 +176,11 @@ def test_a_folder_has_one_name_however_it_is_written(tmp_path, monkeypatch):
 def test_all_runs_below_the_working_directory_share_answers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for out in (default_folder("m", "hf", {}), default_out("mine"), default_out("mine").absolute()):
-        assert default_answers(out).absolute() == tmp_path / "runs" / "answers"
-    assert default_answers(tmp_path / "elsewhere" / "mine") == tmp_path / "elsewhere" / "answers"
+        assert default_answers_folder(out).absolute() == tmp_path / "runs" / "answers"
+    assert (
+        default_answers_folder(tmp_path / "elsewhere" / "mine")
+        == tmp_path / "elsewhere" / "answers"
+    )
 
 
 @pytest.mark.slow

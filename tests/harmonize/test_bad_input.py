@@ -40,7 +40,7 @@ def rope(folder, kind, theta, **more):
 
 
 REFUSED = [
-    (lambda to: other(to, head_dim=12), r"head size: \S+plain 8; \S+other 12"),
+    (lambda to: other(to, head_dim=12), r"head size: .+plain 8; .+other 12"),
     (lambda to: other(to, hidden_act="gelu"), "activation: .* silu; .* gelu"),
     (lambda to: other(to, attention_bias=True), "biases: .* none; .* attention"),
     (lambda to: rope(to, "default", 5e5), r"RoPE base: .*10000.0; .*500000.0: .*--force"),

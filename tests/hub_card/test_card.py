@@ -115,7 +115,7 @@ def test_scores_stand_in_the_table_and_the_index_while_the_model_is_the_same(mer
     code, said = card(merged, "--results", scored)
     assert code == 0, said
     (cell,) = load_run(scored).cells
-    score = next(each for each in cell.tasks if each.task == TASK).evaluation.scores[0]
+    score = next(each for each in cell.task_records if each.task == TASK).evaluation.scores[0]
     data = ModelCard.load(merged / "README.md").data
     assert data.model_name == "merged"
     found = next(each for each in data.eval_results if each.dataset_name == TASK)

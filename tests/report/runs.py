@@ -43,7 +43,7 @@ def _keys(study, cell, seed):
     codes = asked if cell.language is None else [cell.language]
     tasks = [*study.evaluate.tasks, *(task for code in codes for task in asked.get(code, ()))]
     key = f"{zlib.crc32(seed.encode()):08x}"
-    return {"weights_key": f"w{key}", "records": {task: f"s{key}-{task}" for task in tasks}}
+    return {"weights_key": f"w{key}", "record_keys": {task: f"s{key}-{task}" for task in tasks}}
 
 
 def write_run(folder, study, ability, *, items=250, failed=None, unrun=(), observed=None):
@@ -67,10 +67,10 @@ def write_run(folder, study, ability, *, items=250, failed=None, unrun=(), obser
     for cell in cells:
         reason = (failed or {}).get(cell.label)
         if reason is not None:
-            task, key = next(iter(cell.records.items()))
+            task, key = next(iter(cell.record_keys.items()))
             write_failure(folder, Failure(key=key, task=task, label=cell.label, error=reason))
         elif cell.label not in unrun:
-            for task, key in cell.records.items():
+            for task, key in cell.record_keys.items():
                 logit, seed = ability(cell, task), f"{task}/{seeds[cell.label]}"
                 samples, scores = _answer(seed, task, logit, items, observed)
                 facts = {"task_versions": {task: "1.0"}, "num_fewshot": {task: 0}, "elapsed_s": 2.0}
@@ -92,7 +92,7 @@ def edit_record(file, change):
 def same_model(run, one, other):
     """Return `run` with the records of the cell `one` for both, as for equal weights."""
     cells = {cell.label: cell for cell in run.head.cells}
-    keys = {"weights_key": cells[one].weights_key, "records": cells[one].records}
+    keys = {"weights_key": cells[one].weights_key, "record_keys": cells[one].record_keys}
     cells[other] = cells[other].model_copy(update=keys)
     derived = ("study", "cells", "num_layers", "models")
     facts = {name: value for name, value in run.head if name not in derived}

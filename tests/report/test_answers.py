@@ -509,7 +509,7 @@ def test_texts_that_are_gone_are_one_sentence_and_come_back(own, monkeypatch):
     run = load_run(own / "run")
     name = f"{run.path}:base"
     whole = select_answers(name, "speak")
-    (record,) = (task for task in run.cells[0].tasks if task.task == "speak")
+    (record,) = (task for task in run.cells[0].task_records if task.task == "speak")
     monkeypatch.setattr(HfModel, "__init__", None)  # no engine starts
 
     # Scored before records had keys: what is stored is scored anew.

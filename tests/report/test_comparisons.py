@@ -50,7 +50,7 @@ def one(frame, **where):
 def answers(run, label, task):
     """Return the values of a cell, straight from its record."""
     cell = next(cell for cell in run.cells if cell.label == label)
-    path = run.path / "records" / f"{cell.records[task]}.jsonl"
+    path = run.path / "records" / f"{cell.record_keys[task]}.jsonl"
     _, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return [next(iter(line["values"].values())) for line in lines]
 
@@ -61,7 +61,7 @@ def mean_of(run, cell, task):
 
 def means_of(run, task):
     """Return label -> mean of every cell that has the task."""
-    return {cell.label: mean_of(run, cell, task) for cell in run.cells if task in cell.records}
+    return {cell.label: mean_of(run, cell, task) for cell in run.cells if task in cell.record_keys}
 
 
 def test_two_single_cells_have_the_exact_test(tmp_path):

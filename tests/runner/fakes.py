@@ -55,7 +55,7 @@ def make_cells(count, *, per_group=1, tasks=(TASK,)):
             label=f"bottom_layers={index}",
             values={"bottom_layers": index},
             weights_key=f"w{index // per_group:03d}",
-            records={task: key_of(index // per_group, task) for task in tasks},
+            record_keys={task: key_of(index // per_group, task) for task in tasks},
         )
         for index in range(count)
     ]
@@ -73,7 +73,7 @@ def work_of(request, merge=None, name="x"):
     """
     (task,) = request.tasks
     resolved = resolve(request) if request.include_path else _unread(request)
-    keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "resolved": resolved}
+    keys = {"weights_key": f"w {name}", "record_keys": {task: f"s {name}"}, "resolved": resolved}
     keys |= {"made_by": "files", "donor": None}
     recipe = NOWHERE if merge is None else read_recipe(merge)
     if merge is not None:
@@ -147,7 +147,7 @@ def fake_evaluation(work):
 
 def evaluations(cell):
     """Return task -> what the engine says of a cell."""
-    return {task: fake_evaluation(Work(cell, task)) for task in cell.records}
+    return {task: fake_evaluation(Work(cell, task)) for task in cell.record_keys}
 
 
 @dataclass
@@ -214,6 +214,6 @@ def scores_by_label(out):
     """Return the scores and items of every cell by its label, task after task."""
     found = scores_on_disk(out)
     return {
-        cell.label: tuple(part for task in cell.tasks for part in found[task.key])
+        cell.label: tuple(part for record in cell.task_records for part in found[record.key])
         for cell in load_run(out).cells
     }

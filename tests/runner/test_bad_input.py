@@ -192,11 +192,11 @@ def test_finished_cells_need_no_data(ask, tmp_path, experts):
     ask(*DRY, doc_to_text="{{questoin}}")
     study = read_study(tmp_path / "small.yml")
     plan = plan_study(study, experts, backend="hf")
-    keys = [key for cell in plan.cells for key in cell.records.values()]
+    keys = [key for cell in plan.cells for key in cell.record_keys.values()]
     assert missing_tasks(plan.cells, ()) == {}
     for missing in (keys, keys[1:]):
         with pytest.raises(InputError, match="'questoin' is undefined"):
             check_data(missing_tasks(plan.cells, missing).values())
     # What --only leaves out is not read either.
     base = next(cell for cell in plan.cells if cell.kind == "base")
-    assert missing_tasks([base], {*keys} - {*base.records.values()}) == {}
+    assert missing_tasks([base], {*keys} - {*base.record_keys.values()}) == {}

@@ -17,7 +17,6 @@ from ablations.runner.run import RunOptions, run_study
 from ablations.runner.study_engine import (
     SharedEngine,
     StudyEngine,
-    answer_file,
     run_mergekit,
 )
 from ablations.runner.work import ModelFailed
@@ -83,15 +82,31 @@ def test_an_expert_is_watched(tmp_path, models, fate):
         engine.evaluate(work)
 
 
+@pytest.mark.slow
+def test_no_answer_is_stored_of_an_expert_that_changed_before_it_was_loaded(
+    tmp_path, models, monkeypatch
+):
+    """A checkpoint's answers are stored as they come, under the key of the expert of the plan."""
+    folder = write_expert(tmp_path / "math", 0)
+    expert, answers = Expert("math", folder), tmp_path / "answers"
+    engine = StudyEngine(plan_of(expert), tmp_path, answers, materialize=True)
+    cold = engine._cold
+    monkeypatch.setattr(engine, "_cold", lambda *model: write_expert(folder, 1) and cold(*model))
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=2)
+    with pytest.raises(ModelFailed, match="expert 'math' has changed or disappeared"):
+        engine.evaluate(work_of(request, passthrough(expert)))
+    assert list(answers.glob("*/*.jsonl")) == []
+
+
 def test_data_that_is_gone_ends_one_task_and_not_the_model(tmp_path, models):
     """Also where its answers are stored, so that no model is needed."""
     expert, tasks = Expert("base", models / "base"), write_tasks(tmp_path / "tasks", ["words"])
     engine = StudyEngine(plan_of(expert), tmp_path, tmp_path / "answers")
     work = work_of(EvaluationRequest(tasks=("words",), include_path=tasks), passthrough(expert))
     work = work._replace(cell=work.cell.model_copy(update={"donor": models / "base"}))
-    answers = answer_file(engine, work)
-    answers.path.parent.mkdir(parents=True)
-    answers.path.touch()
+    answer_file = engine.answer_file(work)
+    answer_file.path.parent.mkdir(parents=True)
+    answer_file.path.touch()
     (data,) = tasks.glob("*.jsonl")
     data.unlink()
     with pytest.raises(LayerSwapError, match="words") as caught:
@@ -126,10 +141,10 @@ def test_answers_of_an_adapter_that_mergekit_merges_leave_it_to_mergekit(tmp_pat
     expert = Expert("math", models / "base", train_adapter(models / "base", tmp_path / "a", **dora))
     engine = StudyEngine(plan_of(expert), tmp_path, tmp_path / "answers")
     work = work_of(REQUEST, passthrough(expert) | {"dtype": "float32"})
-    answers = answer_file(engine, work)
-    answers.path.parent.mkdir(parents=True)
-    answers.path.touch()
-    assert engine._rescore(work, answers) is None
+    answer_file = engine.answer_file(work)
+    answer_file.path.parent.mkdir(parents=True)
+    answer_file.path.touch()
+    assert engine._rescore(work, answer_file) is None
 
 
 @pytest.mark.slow
@@ -200,8 +215,11 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     monkeypatch.setattr(HfModel, "load", transposing)
     assert not run("broken").summary.failed
     for cell in load_run(tmp_path / "broken").cells:
-        assert cell.tasks[0].provenance["weights"] == "checkpoint"
-        assert "every tensor of the base loaded over itself" in cell.tasks[0].provenance["fallback"]
+        assert cell.task_records[0].provenance["weights"] == "checkpoint"
+        assert (
+            "every tensor of the base loaded over itself"
+            in cell.task_records[0].provenance["fallback"]
+        )
     assert scores_by_label(tmp_path / "broken") == wanted
     assert "cannot use the live engine" in caplog.text
 
@@ -250,14 +268,14 @@ def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend, is_live)
     (cell,), (whole,) = (load_run(out).cells for out in (killed, peaceful))
     assert cell.backend == backend
     # vLLM's CPU build has no batch invariance.
-    assert (cell.tasks[0].provenance["weights"] == "streamed") == is_live
-    assert cell.tasks[0].provenance.get("batch_invariant") == {"vllm": False}.get(backend)
+    assert (cell.task_records[0].provenance["weights"] == "streamed") == is_live
+    assert cell.task_records[0].provenance.get("batch_invariant") == {"vllm": False}.get(backend)
     if is_live:
-        assert cell.tasks[0].evaluation.answers_before == 0
+        assert cell.task_records[0].evaluation.answers_before == 0
         assert not list(killed.with_suffix(".answers").glob("*/*.unchecked"))
     else:  # the engine's process may have written a batch more before it noticed
-        assert before <= cell.tasks[0].evaluation.answers_before < 240
-    assert whole.tasks[0].evaluation.answers_before == 0
+        assert before <= cell.task_records[0].evaluation.answers_before < 240
+    assert whole.task_records[0].evaluation.answers_before == 0
     assert scores_by_label(killed) == scores_by_label(peaceful)
     assert not list(killed.glob("records/.*"))
 
@@ -276,8 +294,8 @@ def place(tmp_path, models):
         plan = plan_of(Expert("base", models / "base"), options=options)
         vars(plan).update(changes)
         engine = StudyEngine(plan, out, tmp_path / "answers")
-        answers = answer_file(engine, work or work_of(REQUEST))
-        return answers.path, answers.settings_hash
+        answer_file = engine.answer_file(work or work_of(REQUEST))
+        return answer_file.path, answer_file.settings_hash
 
     return place
 

@@ -41,7 +41,7 @@ def cells_of(result):
 def how_of(result, what="weights"):
     """Return how the models got into the engine, by label."""
     cells = cells_of(result).items()
-    return {label: cell.tasks[0].provenance.get(what) for label, cell in cells}
+    return {label: cell.task_records[0].provenance.get(what) for label, cell in cells}
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_runs_share_answers(tmp_path, experts, monkeypatch):
         document["name"] = name
         result = run(tmp_path, experts, name, document, answers=tmp_path / "answers")
         assert not result.summary.failed
-        tasks = [task for cell in cells_of(result).values() for task in cell.tasks]
+        tasks = [task for cell in cells_of(result).values() for task in cell.task_records]
         return {(t.evaluation.answers_before, t.evaluation.scores[0].n) for t in tasks}
 
     monkeypatch.setattr(HfModel, "__init__", lambda *given: started.append(1) or start(*given))

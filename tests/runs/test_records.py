@@ -84,7 +84,7 @@ def test_the_table_has_every_cell(folder):
     cells = {cell.weights_key: cell for cell in cells}
     for row in rows:
         if row["state"] == "done":
-            key = cells[row["weights"]].records[row["task"]]
+            key = cells[row["weights"]].record_keys[row["task"]]
             head, *_ = records.record_file(folder, key).read_text().splitlines()
             assert f'"value":{row["value"]}' in head
             assert float(row["low"]) < float(row["value"]) < float(row["high"])
@@ -113,7 +113,7 @@ def test_a_copy_needs_no_records(folder, tmp_path_factory):
 
 def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
     file = folder / "records" / "s000.jsonl"
-    text, record = file.read_text(), load_run(folder).cells[0].tasks[0]
+    text, record = file.read_text(), load_run(folder).cells[0].task_records[0]
     lines = text.split("\n")
     for changed, message in (
         ([lines[0], lines[1], lines[2][:-5], *lines[3:]], r"s000\.jsonl:3 is damaged"),
@@ -167,7 +167,7 @@ def test_records_and_observations_of_two_moments_are_no_copy(folder, tmp_path):
     collect(whole)
     lines = (run_folder / "records.jsonl").read_bytes()
     first, *_ = whole.cells
-    records.record_file(run_folder, next(iter(first.records.values()))).unlink()
+    records.record_file(run_folder, next(iter(first.record_keys.values()))).unlink()
     collect(load_run(run_folder))
     (run_folder / "records.jsonl").write_bytes(lines)
     shutil.rmtree(run_folder / "records")
@@ -336,7 +336,7 @@ def problems(tmp_path):
 
     def call(edit, cells):
         for cell in found.cells[:cells]:
-            record = next(each for each in cell.tasks if each.task == TASK)
+            record = next(each for each in cell.task_records if each.task == TASK)
             scores = [score.model_dump(mode="json") for score in record.evaluation.scores]
             rows = [sample.model_dump(mode="json") for sample in record.samples()]
             edit(scores, rows)

@@ -114,13 +114,15 @@ def test_a_group_has_lm_evals_score_and_one_record(folder, tmp_path):
         ("one", "acc"),
         ("one", "prompt_truncated"),
     }
-    assert evaluation.score("one").n == 33
+    assert evaluation.shown_score("one").n == 33
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     arguments = {"model_args": {"pretrained": str(model), "dtype": "float32"}, "device": "cpu"}
     theirs = simple_evaluate(
         "hf", tasks=["one"], task_manager=manager, bootstrap_iters=0, **arguments
     )
-    assert evaluation.score("one").value == pytest.approx(theirs["results"]["one"]["acc,none"])
+    assert evaluation.shown_score("one").value == pytest.approx(
+        theirs["results"]["one"]["acc,none"]
+    )
     assert [sample.doc_id for sample in evaluation.samples_of("one")] == list(range(33))
     # An item has one number, whatever the limit, in the stored answers as well.
     limited = evaluate_cold(model, request(folder, "one", limit=2), "hf", OPTIONS)

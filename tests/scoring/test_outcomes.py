@@ -87,9 +87,14 @@ def _truncated(directly, samples, room, limit):
     return found
 
 
+def _score(evaluation, task, metric):
+    (score,) = (s for s in evaluation.scores if (s.task, s.metric) == (task, metric))
+    return score
+
+
 @pytest.mark.parametrize(("task", "limit"), [("words_generate", 8), ("words_long", 3)])
 def test_an_answer_is_truncated_where_the_model_did_not_end_it(whole, directly, task, limit):
-    samples, score = whole.samples_of(task), whole.score(task, "truncated")
+    samples, score = whole.samples_of(task), _score(whole, task, "truncated")
     assert [s.values["truncated"] for s in samples] == _truncated(directly, samples, 999, limit)
     assert 0 < score.value < 1
     assert (score.interval.method, score.higher_is_better, score.n) == ("wilson", False, 24)
@@ -110,8 +115,8 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(whole, short, directly)
     # What this random model says begins with a stop string now and then.
     (empty,) = whole.notes
     assert empty.startswith("words_stop: 2 of 24 answers are empty")
-    assert whole.score("words_generate", "prompt_truncated").value == 0
-    assert short.score("words_generate", "prompt_truncated").value == 1
+    assert _score(whole, "words_generate", "prompt_truncated").value == 0
+    assert _score(short, "words_generate", "prompt_truncated").value == 1
     assert "24 of 24 prompts (up to 20 tokens) do not fit the context of 12" in short.notes[0]
     assert short.notes[0].endswith("were cut from the left, so that their beginning is missing")
     assert "words_generate: answers end at 6 tokens and not at 8" in short.notes[1]
@@ -141,7 +146,7 @@ def test_the_bos_of_a_prompt_that_is_cut_comes_first(with_bos, folder, directly,
     tokenizer, next_token = directly
     bos = tokenizer.bos_token_id
     short = _evaluate(with_bos, folder, backend, context=SHORT)
-    assert short.score("words_long", "prompt_truncated").value == 1
+    assert _score(short, "words_long", "prompt_truncated").value == 1
     for sample in short.samples_of("words_long")[:6]:
         tokens = [bos, *tokenizer(sample.prompts[0]).input_ids[-(SHORT - 3 - 1) :]]
         first = tokenizer.decode(int(next_token(tokens).argmax()))
@@ -165,7 +170,7 @@ def test_choices_are_scored_after_as_much_of_the_prompt_as_vllm_takes(
 ):
     found = _evaluate(speaker, folder, context=context)
     tokenizer, next_token = directly
-    assert found.score("words_choose", "prompt_truncated").value == (context is not None)
+    assert _score(found, "words_choose", "prompt_truncated").value == (context is not None)
     for sample in found.samples_of("words_choose")[:6]:
         # `choices` of item i (from 1) are words i and i + 7.
         words = [f"w{(sample.doc_id + 1 + shift) % 24}" for shift in (0, 7)]

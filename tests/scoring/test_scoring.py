@@ -261,7 +261,7 @@ def test_short_answers_do_not_count_and_their_number_is_said():
     evaluation = ask(lambda *_: next(answers), ("layerswap_mgsm_sw",))
     n = len({sample.doc_id for sample in evaluation.samples})
     assert n > len(sentences)
-    fidelity = evaluation.score("layerswap_mgsm_sw", LANGUAGE_FIDELITY)
+    (fidelity,) = (score for score in evaluation.scores if score.metric == LANGUAGE_FIDELITY)
     assert (fidelity.value, fidelity.n) == (0.5, 2)
     assert [note for note in evaluation.notes if "letters" in note] == [
         f"layerswap_mgsm_sw: {n - 2} of {n} answers have fewer than 20 letters and do not count in "

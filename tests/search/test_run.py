@@ -142,7 +142,7 @@ def timed(run, before=0, kinds=()):
                     "evaluation": task.evaluation.model_copy(update={"answers_before": before}),
                 }
             )
-            for task in cell.tasks
+            for task in cell.task_records
         ]
         if cell.kind in kinds or not kinds:
             cells.append(cell.model_copy(update={"tasks": tuple(tasks)}))

@@ -53,6 +53,9 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, folder=None, **options
             is_open = add_generation_prompt
             return chat_prompt(self.tokenizer, messages, {}, add_generation_prompt=is_open)
 
+        def can_answer(self, requests):
+            return True
+
         def generate_until(self, requests):
             return [say(request.task_name, request.doc) for request in requests]
 

@@ -66,7 +66,7 @@ def plan(tmp_path, experts):
         write_yaml(path, {key: value for key, value in document.items() if value is not None})
         found = plan_study(read_study(path, settings), given, **{"backend": "hf", **dict(how)})
         if reads:
-            keys = [key for cell in found.cells for key in cell.records.values()]
+            keys = [key for cell in found.cells for key in cell.record_keys.values()]
             check_data(missing_tasks(found.cells, keys).values())
         return found
 

@@ -126,7 +126,7 @@ def both_ways(tuned, tmp_path):
             options = RunOptions(**how, materialize=name == "cold")
             assert not run_study(str(study), options).summary.failed
             cells = load_run(tmp_path / name).cells
-            found.append({cell.label: cell.tasks[0].provenance for cell in cells})
+            found.append({cell.label: cell.task_records[0].provenance for cell in cells})
         assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
         return found
 

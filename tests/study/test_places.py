@@ -120,10 +120,10 @@ def test_a_study_names_its_experts_and_an_experts_file_has_them_elsewhere(work, 
 
 
 def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work, plan):
-    keys = [cell.records for cell in plan(None, **placed(work)).cells]
+    keys = [cell.record_keys for cell in plan(None, **placed(work)).cells]
     (work / "mine").rename(work / "moved")
     found = plan(None, **placed(work, "moved/study.yml"))
-    assert [cell.records for cell in found.cells] == keys
+    assert [cell.record_keys for cell in found.cells] == keys
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_facts_of_the_experts_file_are_in_the_study(plan, measured):
     again = Cell.model_validate_json(found.cells[-2].model_dump_json())
     assert again.values == pool == {"experts.task": ("math", "math_2")}
     without = plan(measured, vary=vary, **LANGUAGE)  # a fact is no protocol
-    assert [c.records for c in without.cells] == [c.records for c in found.cells]
+    assert [c.record_keys for c in without.cells] == [c.record_keys for c in found.cells]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ REVERT = {"merge_method": "delta_revert", "models": MODELS[:1], "base_model": "b
 
 
 def keys_of(found):
-    return {key for cell in found.cells for key in cell.records.values()}
+    return {key for cell in found.cells for key in cell.record_keys.values()}
 
 
 def test_equal_weights_are_found_and_evaluated_once(plan):
@@ -32,7 +32,7 @@ def test_equal_weights_are_found_and_evaluated_once(plan):
     by_label = {cell.label: cell for cell in found.cells}
     task, nothing = by_label["task expert"], by_label["layer swap b=0 u=0"]
     assert task.weights_key == nothing.weights_key
-    assert task.records == nothing.records
+    assert task.record_keys == nothing.record_keys
     assert (len(found.cells), count_models(found)) == (6, 5)
     assert any("the same weights" in note and "task expert" in note for note in found.notes)
     parameters = {"bottom_layers": 1, "top_layers": 1}  # an averaged embedding is another model
@@ -112,7 +112,7 @@ def test_a_task_is_its_yaml_and_data_wherever_they_are(plan, tmp_path, models, e
     def keys(place):
         asked = {"tasks": ["words", "words_sw"], "include_path": str(place)}
         cells = plan(moved, evaluate=asked).cells
-        return {task: {c.records[task] for c in cells} for task in ("words", "words_sw")}
+        return {task: {c.record_keys[task] for c in cells} for task in ("words", "words_sw")}
 
     first = keys(models / "tasks")
     assert keys(folder) == first
@@ -146,13 +146,13 @@ def test_versions_of_the_code_change_what_they_are_about(plan, monkeypatch):
     scored = {cell.label: cell for cell in plan(**changes).cells}
     for label, cell in scored.items():
         assert cell.weights_key == after[label].weights_key
-        assert not set(cell.records.values()) & set(after[label].records.values())
+        assert not set(cell.record_keys.values()) & set(after[label].record_keys.values())
 
 
 def test_other_weights_change_the_keys_of_what_is_made_of_them(plan, own):
-    before = {cell.label: cell.records for cell in plan(own).cells}
+    before = {cell.label: cell.record_keys for cell in plan(own).cells}
     write_expert(own.parent / "swahili", seed=99)
-    after = {cell.label: cell.records for cell in plan(own).cells}
+    after = {cell.label: cell.record_keys for cell in plan(own).cells}
     same = {label for label in before if before[label] == after[label]}
     assert same == {"base", "task expert", "layer swap b=0 u=0"}
 
@@ -170,7 +170,7 @@ def test_any_parameter_of_another_method_can_be_varied(plan):
 
 def test_the_cost_counts_what_is_left(plan):
     found = plan(baseline=["base", "ties"])
-    tasks = {key: task for cell in found.cells[1:] for task, key in cell.records.items()}
+    tasks = {key: task for cell in found.cells[1:] for task, key in cell.record_keys.items()}
     for materialize, missing, evaluations, checkpoints in (
         (False, None, 6, 1),
         (True, tasks, 5, 5),

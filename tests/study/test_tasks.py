@@ -63,7 +63,7 @@ def test_own_tasks_and_benchmarks_go_together(plan, experts, models):
     for cell in plan(
         experts, **small({"tasks": ["words"]})
     ).cells:  # with the key that it has alone
-        assert cell.records.items() <= cells[cell.label].records.items()
+        assert cell.record_keys.items() <= cells[cell.label].record_keys.items()
 
 
 @pytest.mark.parametrize("by", ["study", "experts file", "command line"])
@@ -120,7 +120,7 @@ def test_a_task_of_a_suite_has_its_language_in_its_name():
     """lm-eval's suites state none; another name, such as that of my_task, says nothing."""
     study = study_of(experts={"language": {"te": ["telugu"]}})
     records = dict.fromkeys(["belebele_swh_Latn", "belebele_tel_Telu", "my_task", "en_task"], "key")
-    cell = SimpleNamespace(records=records)
+    cell = SimpleNamespace(record_keys=records)
     assert [*language_notes(study, [cell], {"en_task": "en"})] == [
         "belebele_swh_Latn: in Swahili (sw), and the language experts are of Telugu (te)"
     ]
@@ -148,7 +148,7 @@ def test_arguments_of_tasks_are_part_of_a_scores_key(plan, experts, models, tmp_
     def keys(metadata):
         evaluate = {"tasks": ["words"], "metadata": metadata}
         found = plan(experts, **small(evaluate, dry=True))
-        return found, [cell.records for cell in found.cells]
+        return found, [cell.record_keys for cell in found.cells]
 
     (_, plain), (_, none), (_, some) = keys(None), keys({}), keys({"words": ["w1"]})
     assert plain == none != some
@@ -175,7 +175,7 @@ def test_code_is_run_only_when_the_command_line_allows_it(plan, problem, shipped
         allowed = plan(shipped, **small(evaluate, isolation=isolation))
         assert skipped not in allowed.notes
         assert {cell.resolved.request.isolation for cell in allowed.cells} == {isolation}
-        keys.append([cell.records for cell in allowed.cells])
+        keys.append([cell.record_keys for cell in allowed.cells])
     assert keys[0] == keys[1]
     for key in ("allow_code_execution", "code_isolation"):  # a study does not decide that
         told = problem(shipped, **small({**evaluate, key: "none"}))
@@ -187,7 +187,7 @@ def test_code_is_run_only_when_the_command_line_allows_it(plan, problem, shipped
 def test_the_data_is_part_of_the_protocol_and_its_place_is_not(tmp_path, plan, shipped):
     def keys(folder):
         found = plan(shipped, **small({"benchmarks": ["mgsm"]}, data_dir=str(folder)))
-        return {(c.label, task): key for c in found.cells for task, key in c.records.items()}
+        return {(c.label, task): key for c in found.cells for task, key in c.record_keys.items()}
 
     copy = shutil.copytree(DATA, tmp_path / "data")
     assert keys(copy) == keys(DATA)
@@ -233,9 +233,11 @@ def test_the_chat_template_of_a_merge_is_that_of_the_model_with_its_vocabulary(
 
 
 def test_lm_evals_own_tasks_are_the_same_whatever_the_folder(plan, shipped):
-    both = plan(evaluate={"tasks": ["words", "gsm8k"]}).cells[0].records
+    both = plan(evaluate={"tasks": ["words", "gsm8k"]}).cells[0].record_keys
     assert list(both) == ["words", "gsm8k"]
-    assert plan(shipped, evaluate={"tasks": ["gsm8k"]}).cells[0].records["gsm8k"] == both["gsm8k"]
+    assert (
+        plan(shipped, evaluate={"tasks": ["gsm8k"]}).cells[0].record_keys["gsm8k"] == both["gsm8k"]
+    )
 
 
 def test_models_with_a_chat_template_are_noted_where_no_prompt_has_it(plan, own):

@@ -195,5 +195,5 @@ def test_every_published_row_of_msvamp_is_right_in_its_own_words_and_wrong_in_ot
     (name,) = names = (f"layerswap_msvamp_{code}",)
     for say, score in ((gold, 1.0), (perturbed, 0.0)):
         found = ask(say, names, data_dir=tmp_path)
-        assert found.score(name).n == 1000
+        assert found.shown_score(name).n == 1000
         assert {s.value for s in found.scores if s.metric == "exact_match"} == {score}

@@ -122,7 +122,7 @@ def _recipe_section(model: Path, recipe: Recipe) -> list[str]:
     return [
         "## Reproduce",
         f"The exact recipe is [`{MERGED_RECIPE}`]({MERGED_RECIPE}), merged by "
-        f"`{recipe.method}`{layerswap}. This card was written with "
+        f"`{recipe.merge_method}`{layerswap}. This card was written with "
         f"{', '.join(versions)}.",
         f"```console\n$ mergekit-yaml {MERGED_RECIPE} ./merged{options}\n```",
     ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from layerswap_method.errors import InputError, size_text
 from layerswap_method.file_names import MERGED_RECIPE
@@ -25,7 +25,6 @@ from layerswap_method.output import (
     sync_folder,
 )
 from layerswap_method.progress import Bar, Log, no_bar
-from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import Merge
@@ -61,16 +60,6 @@ class WriteOptions:
     with_card: bool = True
 
 
-def open_downloads(
-    recipe: Recipe, download: str | None = None, cache_dir: str | None = None
-) -> Downloads:
-    """Return what fetches of the models of a recipe what it reads.
-
-    `download` is a `hub.downloads.Download`, None the one of the environment.
-    """
-    return Downloads(download_choice(download), cache_dir, why_whole=recipe.why_whole())
-
-
 class FindModel(Protocol):
     """Finds models."""
 
@@ -78,50 +67,33 @@ class FindModel(Protocol):
         """Return the model of a reference; `hub` fetches what is read of one on the hub."""
 
 
-class PreparedMerge(NamedTuple):
-    """A recipe for which files are enough, and where its models and its output are."""
-
-    file: RecipeFile
-    recipe: Recipe
-    models: Mapping[str, Model]
-    """Reference -> model; of one on the hub, config, tokenizer and headers are on this machine."""
-
-    hub: Downloads
-    out: Path
-    options: WriteOptions
-
-
-def prepare_merge(
+def merge_from_files(
     file: RecipeFile,
     out_path: str,
     find: FindModel,
+    log: Log,
     options: WriteOptions = WriteOptions(),
+    *,
+    bar: Bar = no_bar,
     download: str | None = None,
     cache_dir: str | None = None,
-) -> PreparedMerge | str:
-    """Find the models of a recipe, or return why only mergekit can merge it; write nothing.
+) -> str | None:
+    """Merge a recipe, and log how; or return why only mergekit can, where nothing was written.
 
-    `download` and `cache_dir` are as in `open_downloads`. Raises `InputError` for a recipe, a
-    device, a model or an output folder that is wrong, the last before anything is downloaded.
+    The output folder appears when it is whole. `bar` shows progress in bytes. `download` is a
+    `hub.downloads.Download`, None the one of the environment; `cache_dir` is as in `Downloads`.
+    Raises `InputError` for what is wrong or does not fit, for an output folder before anything is
+    downloaded; `LayerSwapError` where something cannot be written.
     """
     recipe, out = read_recipe(file.document), output_folder(out_path)
     check_device(options.device)
     check_output(out)  # before anything is downloaded; the claim checks what is there by then
     if (reason := recipe.why_mergekit()) is not None:
         return reason
-    hub = open_downloads(recipe, download, cache_dir)
+    hub = Downloads(download_choice(download), cache_dir, why_whole=recipe.why_whole())
     models = {reference: find(reference, hub=hub) for reference in recipe.references}
-    reason = why_mergekit(recipe, models)  # of adapters, too
-    return reason or PreparedMerge(file, recipe, models, hub, out, options)
-
-
-def merge_prepared(prepared: PreparedMerge, log: Log, bar: Bar = no_bar) -> None:
-    """Merge, and log how; the output folder appears when it is whole.
-
-    `bar` shows progress in bytes. Raises `InputError` for what does not fit, `LayerSwapError` where
-    something cannot be written.
-    """
-    file, recipe, models, hub, out, options = prepared
+    if (reason := why_mergekit(recipe, models)) is not None:  # of adapters, too
+        return reason
     with claim_output(out, [path for model in models.values() for path in model.folders]) as folder:
         with hub.fetching(bar):  # what is read below is fetched then
             merge = merge_models(recipe, models)  # each model is opened once, and let go here
@@ -137,12 +109,13 @@ def merge_prepared(prepared: PreparedMerge, log: Log, bar: Bar = no_bar) -> None
         texts = _card_files(file, merge, revisions, out.name) if options.with_card else {}
         for line in merge.lines:
             log(line)
-        if (plan_file := METHODS[recipe.method].plan_file) is not None:
+        if (plan_file := METHODS[recipe.merge_method].plan_file) is not None:
             write_json(folder / plan_file, merge.record)
         nbytes = write_merge(merge, folder, options, texts, bar)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
     log(f"{out}: {len(merge.tensors)} tensors in {size_text(nbytes)}{checked}")
+    return None
 
 
 def _card_files(

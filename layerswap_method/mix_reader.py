@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from layerswap_method.checkpoint.stored import (
     StoredTensor,
+    memory_of,
     open_stored,
     read_into,
     row_blocks,
@@ -56,13 +57,6 @@ class Buffers:
         read_into(opened, stored, first * stored.itemsize, memory_of(host))
         if not on_cpu:
             out.copy_(host)
-
-
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a flat, contiguous tensor on the CPU, which can be written."""
-    import torch
-
-    return tensor.view(torch.uint8).numpy().data
 
 
 class MixReader:

@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
 
-from layerswap_method.checkpoint.stored import StoredTensor, read_into
+from layerswap_method.checkpoint.stored import StoredTensor, memory_of, read_into
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.mix_reader import Buffers, MixReader, memory_of
+from layerswap_method.mix_reader import Buffers, MixReader
 from layerswap_method.tensors import TensorMix
 from layerswap_method.threads import one_core_threads, usable_cores
 

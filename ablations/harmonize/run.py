@@ -6,15 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from ablations.harmonize.conversion import Conversion, read_conversion, shape_of
 from ablations.harmonize.differences import ComparedField, compare_fields, obstacles
 from ablations.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method import __version__
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems
-from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
+from layerswap_method.checkpoint.stored import (
+    STORED_NAMES,
+    StoredTensor,
+    memory_of,
+    read_tensor,
+    torch_dtype,
+)
 from layerswap_method.errors import InputError
 from layerswap_method.output import check_output, claim_output, output_folder
 from layerswap_method.progress import Bar, Log, no_bar
@@ -146,6 +150,6 @@ def _tensor_to_write(
         tensor = model.make(name, read_tensor(stored)).to(written_dtype)
         if dtype is not None and not bool(tensor.isfinite().all()):
             raise InputError(f"{model.name}: {name} is not finite as {dtype}; use another --dtype")
-        yield memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+        yield memory_of(tensor.contiguous())
 
     return TensorToWrite(name, code, shape, math.prod(shape) * written_dtype.itemsize, content)

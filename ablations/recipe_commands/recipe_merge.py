@@ -14,7 +14,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.find import find_model
 from ablations.recipe_commands.recipe_plan import RecipePlan, plan_recipe
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.merge import PreparedMerge, WriteOptions, merge_prepared, prepare_merge
+from layerswap_method.merge import WriteOptions, merge_from_files
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.mergekit_plugin.run import mergekit_command
 from layerswap_method.methods.read import RecipeFile
@@ -76,22 +76,20 @@ def merge_recipe(
         log: is called with what the merge is, and with what was measured.
         mergekit_options: options of mergekit-yaml, which then merges the recipe.
         bar: shows progress in bytes.
-        download: what is fetched of models of the hub, as in `open_downloads`.
+        download: what is fetched of models of the hub, as in `merge_from_files`.
 
     Raises:
         InputError: for a recipe, a model, a folder or an option that is wrong.
         MergekitFailed: where mergekit had to merge the recipe, and failed.
     """
     here = working_folder()  # a relative folder is this one's, wherever the process goes
-    prepared: PreparedMerge | str = "there are options after --"
+    reason: str | None = "there are options after --"
     if not mergekit_options:
         find = functools.partial(find_model, recipe=recipe.path, folder=here)
-        prepared = prepare_merge(recipe, out, find, options, download)
-    if isinstance(prepared, PreparedMerge):
-        merge_prepared(prepared, log, bar)
-    else:
+        reason = merge_from_files(recipe, out, find, log, options, bar=bar, download=download)
+    if reason is not None:
         check_form(recipe.document)
-        _by_mergekit(recipe, out, options, log, mergekit_options, prepared)
+        _by_mergekit(recipe, out, options, log, mergekit_options, reason)
 
 
 def _by_mergekit(

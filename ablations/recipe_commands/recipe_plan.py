@@ -120,11 +120,11 @@ def plan_recipe(
 
 def _plan_of_file(file: RecipeFile, num_layers: int | None) -> RecipePlan:
     path, recipe = file.name, read_recipe(file.document)
-    method = METHODS.get(recipe.method)
+    method = METHODS.get(recipe.merge_method)
     if method is None or method.outline is None:
         raise InputError(
-            f"{path}: {recipe.method} makes every tensor of all models, so there is no plan to "
-            f"draw; layerswap plan draws {' and '.join(OUR_METHODS)}"
+            f"{path}: {recipe.merge_method} makes every tensor of all models, so there is no plan "
+            f"to draw; layerswap plan draws {' and '.join(OUR_METHODS)}"
         )
     depth = num_layers or _depth(path, file.document)
     with input_errors(path):
@@ -138,7 +138,7 @@ def _plan_of_file(file: RecipeFile, num_layers: int | None) -> RecipePlan:
         )
     shown = _with_moved_part(plan, recipe.moved_part)
     return RecipePlan(
-        merge_method=recipe.method,
+        merge_method=recipe.merge_method,
         layers=shown.sources,
         modules=shown.modules,
         parameters=recipe.model_dump(include={"parameters"})["parameters"],

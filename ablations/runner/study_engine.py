@@ -333,7 +333,7 @@ class StudyEngine:
         if cell.made_by == "files":
             show_step(Step("preparing the merge"))
             stream = self._merge_of(cell)
-            measured = measured_of(METHODS[cell.recipe.method], stream.record)
+            measured = measured_of(METHODS[cell.recipe.merge_method], stream.record)
             weights = {"weights": "streamed", **measured}
         else:
             assert folder is not None

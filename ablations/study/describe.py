@@ -86,4 +86,4 @@ def _layers(cell: ExpandedCell) -> str:
         return draw_line(cell.plan)
     if cell.recipe.needs_deltas:
         return "(by the experts' changes, measured at the merge)"
-    return "(unmerged)" if cell.kind == "base" else f"({cell.recipe.method})"
+    return "(unmerged)" if cell.kind == "base" else f"({cell.recipe.merge_method})"

@@ -261,7 +261,7 @@ def _weights_identity(
         return {
             "document": with_references(written.document, contents.references),
             "mergekit": versions["mergekit"],
-            "code": code if written.method in OUR_METHODS else None,
+            "code": code if written.merge_method in OUR_METHODS else None,
         }
     tensors = {
         name: [

@@ -218,7 +218,7 @@ def swap_prefixes(
         for expert, table in zip(experts, tables, strict=True)
         if table.shape[1] != num_layers
     ]
-    if spec.needs_deltas:
+    if recipe.needs_deltas:
         problems.append(
             f"{spec.delta_setting} measures changes of weights, and a prefix changes none"
         )

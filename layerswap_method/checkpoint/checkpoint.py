@@ -46,6 +46,9 @@ class Checkpoint:
     document: dict[str, Any] = field(repr=False)
     config: ModelConfig
     tensors: Mapping[str, StoredTensor] = field(repr=False)
+    decoder: Decoder
+    """Which tensors are layers of the text decoder; where that is unclear, none are."""
+
     unlisted: tuple[str, ...] = ()
     """Tensors that the files hold and their index does not name, so mergekit does not see them."""
 
@@ -63,12 +66,6 @@ class Checkpoint:
     def vocabulary(self) -> Vocabulary | None:
         """The tokens, as `read_vocabulary` reads them."""
         return read_vocabulary(self.name, self.path)
-
-    @cached_property
-    def decoder(self) -> Decoder:
-        """Which tensors are layers of the text decoder; where that is unclear, none are."""
-        config = self.config
-        return find_decoder(self.tensors, config.num_hidden_layers, config.further_layers)
 
     @property
     def num_layers(self) -> int | None:
@@ -138,14 +135,13 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
         )
     own = [key for key in unlisted if key not in tensors and not is_buffer(key)]
     unlisted_weights = tuple(key for key in own if not decoder.is_apart(key))
-    checkpoint = Checkpoint(name, path, document, config, tensors, unlisted_weights)
-    depth, stored = config.num_hidden_layers, checkpoint.decoder.stored
+    depth, stored = config.num_hidden_layers, decoder.stored
     if depth and stored and not depth <= stored <= depth + config.further_layers:
         raise InputError(
             f"{name}: its config.json says {depth} layers and its weights have {stored}; "
             "download it again, or correct num_hidden_layers"
         )
-    return checkpoint
+    return Checkpoint(name, path, document, config, tensors, decoder, unlisted_weights)
 
 
 def is_head(name: str) -> bool:

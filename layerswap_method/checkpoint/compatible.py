@@ -22,15 +22,11 @@ from layerswap_method.checkpoint.origin import damaged_tensors, doubtful_experts
 from layerswap_method.checkpoint.settings import settings_warning
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES
 from layerswap_method.checkpoint.tied_heads import mixed_head_problems, tied_head_problems, ties
-from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
+from layerswap_method.checkpoint.vocabulary import ALIGN, ONE_VOCABULARY, token_conflicts
 from layerswap_method.file_names import WEIGHTS_INDEX
 from layerswap_method.tensor_names import split_layer
 
 _PARENT = "merging needs models of one pretrained parent"
-_ONE_VOCABULARY = (
-    "expert and base must share a vocabulary: give the base that the expert was trained from, with "
-    "its tokens (load the base, resize_token_embeddings, save it)"
-)
 
 _WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _SCALE = re.compile(r"_scales?(_inv|_2)?$")
@@ -135,12 +131,11 @@ def merge_problems(
     aligned: bool = False,
     is_revert: bool = False,
 ) -> Iterator[str]:
-    """Yield why the models of a merge, each once, cannot be merged.
+    """Yield why the models of a merge, each once, cannot be merged, but for `token_conflicts`.
 
     `givers` are those of them that give the merge its vocabulary rows (None: all): only these must
-    have equally many rows, for the same tokens. `aligned`: the recipe has
-    ``tokenizer:``, so vocabularies may differ. `is_revert`: the models are those of a
-    `delta_revert` recipe, which cannot have it.
+    have equally many rows. `aligned`: the recipe has ``tokenizer:``, so vocabularies may differ.
+    `is_revert`: the models are those of a `delta_revert` recipe, which cannot have it.
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
@@ -149,22 +144,18 @@ def merge_problems(
         yield from pair_problems(checkpoints[0], other, aligned=may_differ, is_revert=is_revert)
     if not aligned:
         yield from vocabulary_problems(givers or ())
-        of_rows = checkpoints if givers is None else givers
-        yield from token_conflicts(of_rows, _ONE_VOCABULARY if is_revert else ALIGN)[0]
 
 
 def merge_warnings(
     checkpoints: Sequence[Checkpoint],
     *,
     dtype: str | None,
-    givers: Sequence[Checkpoint] | None = None,
-    aligned: bool = False,
     base: Checkpoint | None = None,
 ) -> Iterator[str]:
-    """Yield what a user should know of checkpoints that can be merged.
+    """Yield what a user should know of checkpoints that can be merged, but for `token_conflicts`.
 
     `dtype` is the torch dtype that the recipe gives the merge, None that of the files, `base` the
-    one that the others should be trained from; the others are as in `merge_problems`.
+    one that the others should be trained from.
     """
     if base is not None:
         yield from doubtful_experts(checkpoints, base)
@@ -174,8 +165,6 @@ def merge_warnings(
         yield warning
     yield from _extra_tensors(checkpoints)
     yield from _missing_heads(checkpoints)
-    if not aligned:
-        yield from token_conflicts(checkpoints if givers is None else givers)[1]
 
 
 def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
@@ -185,9 +174,15 @@ def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
 
 
 def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether two models have vocabulary tensors of the same shapes, for the same tokens."""
-    is_sized = any(_counts_tokens(name, first, other) for name in first.shapes)
-    return not is_sized and same_tokens(first, other)
+    """Return whether two models have vocabulary tensors of the same shapes, for the same tokens.
+
+    Tokens are the same where no row is known to stand for different ones.
+    """
+    if any(_counts_tokens(name, first, other) for name in first.shapes):
+        return False
+    problems, warnings = token_conflicts([first, other])
+    is_compared = first.has_tokenizer and other.has_tokenizer
+    return not problems and not (is_compared and warnings)
 
 
 def pair_problems(
@@ -219,7 +214,7 @@ def pair_problems(
         yield from problems
         return
     if not aligned:
-        yield from _row_problems(first, other, _ONE_VOCABULARY if is_revert else ALIGN)
+        yield from _row_problems(first, other, ONE_VOCABULARY if is_revert else ALIGN)
     shapes = [
         name
         for name, shape in first.shapes.items()

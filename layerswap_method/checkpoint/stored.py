@@ -215,8 +215,15 @@ def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
     shape, start = _rows_of(tensor, rows)
     values = torch.empty(shape, dtype=torch_dtype(tensor.torch_name))
     with open_stored(tensor, rows) as opened:
-        read_into(opened, tensor, start, values.view(-1).view(torch.uint8).numpy().data)
+        read_into(opened, tensor, start, memory_of(values))
     return values
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor on the CPU, which can be written."""
+    import torch
+
+    return tensor.view(-1).view(torch.uint8).numpy().data
 
 
 def read_floats(tensor: StoredTensor, rows: slice = slice(None)) -> npt.NDArray[Any]:

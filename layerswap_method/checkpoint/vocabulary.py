@@ -18,6 +18,10 @@ ALIGN = (
     "add tokenizer: {source: union} or tokenizer: {source: base} so that mergekit aligns the "
     "tokens, or in layer_swap take the rows of one model (non_layer: task, language or base)"
 )
+ONE_VOCABULARY = (
+    "expert and base must share a vocabulary: give the base that the expert was trained from, with "
+    "its tokens (load the base, resize_token_embeddings, save it)"
+)
 _SAMPLED, _ALIKE = 64, 0.5
 """Number of embedding rows that are compared where a tokenizer is missing, and the cosine from
 which they stand for the same tokens: of unrelated rows it is near 0, of fine-tuned ones near 1."""
@@ -106,13 +110,6 @@ def tokens_without_rows(checkpoints: Iterable[Checkpoint]) -> list[str]:
                 f"{table.name}, which has {table.rows}"
             )
     return sentences
-
-
-def same_tokens(first: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether no row of two checkpoints is known to stand for different tokens."""
-    errors, warnings = token_conflicts([first, other])
-    is_compared = first.has_tokenizer and other.has_tokenizer
-    return not errors and not (is_compared and warnings)
 
 
 def _differing(

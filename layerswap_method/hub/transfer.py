@@ -103,18 +103,13 @@ def fetch_ranges(
             for blob, spans in ranges.items()
             for piece in split(_to_fetch(spans, ranges_there(blob), gap), _REQUEST)
         ]
-        total = size_of(pieces)
+        total = sum(end - start for _, (start, end) in pieces)
         if not pieces:
             return 0
         check_room(pieces[0][0].parent, total)
         with bar("downloading", total) as advance:
             _fetch_all([(files[blob], blob, piece) for blob, piece in pieces], advance)
     return total
-
-
-def size_of(pieces: Sequence[tuple[Path, Range]]) -> int:
-    """Return the bytes of ranges of files."""
-    return sum(end - start for _, (start, end) in pieces)
 
 
 def missing_bytes(blob: Path, ranges: Sequence[Range]) -> int:

@@ -45,6 +45,7 @@ from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.check import check_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.measured import measured_plan
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.methods.table import METHODS
 from layerswap_method.output import check_output, claim_output, output_folder
@@ -76,7 +77,7 @@ def merge_by_mergekit(
 ) -> None:
     """Merge with mergekit's own `run_merge`; the output folder appears when it is whole."""
     recipe, out = read_recipe(file.document), output_folder(out_path)
-    plan_file = str(METHODS[recipe.method].plan_file)
+    plan_file = str(METHODS[recipe.merge_method].plan_file)
     with claim_output(out) as folder:  # before anything is downloaded
         sources = {
             reference: find_model_files(reference, cache_dir=options.transformers_cache)
@@ -126,7 +127,7 @@ def merge_by_mergekit(
 
 def _check_files(recipe: Recipe, sources: Mapping[str, Model], options: Any) -> None:
     """Raise for tokenizers that are missing, and for adapters that mergekit would merge wrongly."""
-    where = f"{recipe.method} recipe"
+    where = f"{recipe.merge_method} recipe"
     folders = {reference: model.folder for reference, model in sources.items()}
     InputError.raise_any(where, tokenizer_problems(recipe, folders, options.copy_tokenizer))
     if not options.allow_crimes:
@@ -204,7 +205,7 @@ def _check(recipe: Recipe, models: Mapping[str, OpenModel], options: Any) -> Che
         aligned=recipe.aligns_tokens or truncates,
         allow_crimes=options.allow_crimes,
     )
-    InputError.raise_any(f"{recipe.method} recipe", checked.problems)
+    InputError.raise_any(f"{recipe.merge_method} recipe", checked.problems)
     for warning in checked.warnings:
         LOG.warning("%s", warning)
     return checked
@@ -253,7 +254,7 @@ def _configuration(
         for reference, model in models.items()
     }
     if isinstance(recipe, DeltaRevertRecipe):
-        merge = METHODS[recipe.method].build(recipe, models, checked)
+        merge = METHODS[recipe.merge_method].build(recipe, models, checked)
         record, lines = merge.record, merge.lines
         inputs = [InputModelDefinition(model=folders[recipe.expert])]
         parameters = _written(recipe.parameters)
@@ -262,7 +263,7 @@ def _configuration(
         parameters["num_layers"] = record["num_layers"]
     else:
         assert isinstance(recipe, LayerSwapRecipe)
-        measured = layer_swap_merge.plan_and_scales(recipe, first, models)
+        measured = measured_plan(recipe, models)
         record = layer_swap_merge.swap_record(recipe, measured.plan, measured)
         lines = list(layer_swap_merge.swap_lines(record))
         lines += checked.notes

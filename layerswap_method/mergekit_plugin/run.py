@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
-from layerswap_method.merge import WriteOptions, merge_prepared, prepare_merge
+from layerswap_method.merge import WriteOptions, merge_from_files
 from layerswap_method.methods.read import RecipeFile
 from layerswap_method.progress import Advance, Log
 from layerswap_method.recipe.references import find_model_files
@@ -52,10 +52,11 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
     cache, threads = options.get("transformers_cache"), options.get("num_threads")
     if threads is not None and threads < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
-    prepared = prepare_merge(
+    return merge_from_files(
         file,
         out_path,
         functools.partial(find_model_files, cache_dir=cache),
+        shown_log(options),
         WriteOptions(
             shard_bytes=options.get("out_shard_size") or WriteOptions.shard_bytes,
             threads=threads,
@@ -63,13 +64,9 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
             with_tokenizer=options.get("copy_tokenizer", True),
             with_card=options.get("write_model_card", True),
         ),
+        bar=functools.partial(_byte_bar, quiet=bool(options.get("quiet"))),
         cache_dir=cache,
     )
-    if isinstance(prepared, str):
-        return prepared
-    bar = functools.partial(_byte_bar, quiet=bool(options.get("quiet")))
-    merge_prepared(prepared, shown_log(options), bar)
-    return None
 
 
 def mergekit_yaml() -> list[str]:

@@ -14,6 +14,7 @@ from layerswap_method.checkpoint.compatible import (
     vocabulary_problems,
 )
 from layerswap_method.checkpoint.settings import generation_notes, settings_note
+from layerswap_method.checkpoint.vocabulary import ALIGN, ONE_VOCABULARY, token_conflicts
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.tensor_names import layer_part
 
@@ -40,28 +41,32 @@ def check_models(
     if recipe.rows_from is not None:
         references = {*recipe.rows_from, *([str(recipe.base_model)] if by_mergekit else ())}
         givers = [model for reference, model in models.items() if reference in references]
+    conflicts, conflict_warnings = list[str](), list[str]()
+    if not aligned:
+        conflicts, conflict_warnings = token_conflicts(
+            checkpoints if givers is None else givers,
+            ONE_VOCABULARY if recipe.is_one_vocabulary else ALIGN,
+        )
     if allow_crimes:
         problems = [problem for model in checkpoints for problem in own_problems(model)]
     else:
         compared = merge_problems(
             checkpoints, givers=givers, aligned=aligned, is_revert=recipe.is_one_vocabulary
         )
-        problems = [*compared]
+        problems = [*compared, *conflicts]
     if by_mergekit and not problems and not aligned:
         problems += vocabulary_problems(checkpoints)
     problems += _part_problems(recipe, checkpoints[0])
     warnings = merge_warnings(
         checkpoints,
         dtype=recipe.written_dtype,
-        givers=givers,
-        aligned=aligned,
         base=models.get(str(recipe.base_model)) if recipe.names_parent else None,
     )
     donor = donor_of(recipe, models, by_mergekit=by_mergekit)
     notes = [*generation_notes(checkpoints, donor)]
     if note := settings_note(checkpoints, donor):
         notes.append(note)
-    return Checked(tuple(problems), tuple(warnings), tuple(notes), donor)
+    return Checked(tuple(problems), (*warnings, *conflict_warnings), tuple(notes), donor)
 
 
 def _part_problems(recipe: Recipe, model: Checkpoint) -> Iterator[str]:

@@ -177,11 +177,6 @@ class LayerSwapSpec(Described):
         return self.delta_blend * self.task_weight, language_blend * self.language_weight
 
     @property
-    def needs_deltas(self) -> bool:
-        """Whether the experts' changes from the base must be measured before a merge."""
-        return self.weighting == "magnitude" or self.placement == "delta_share"
-
-    @property
     def delta_setting(self) -> str:
         """The setting that asks for the experts' changes, as a recipe writes it."""
         is_placed = self.placement == "delta_share"
@@ -317,7 +312,8 @@ class LayerSwapRecipe(Recipe):
     @property
     def needs_deltas(self) -> bool:
         """Whether the experts' changes from the base must be measured: all weights are read."""
-        return self.parameters.needs_deltas
+        spec = self.parameters
+        return spec.weighting == "magnitude" or spec.placement == "delta_share"
 
     def contradictions(self) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from layerswap_method import __version__
 from layerswap_method.average import weighted_inputs
-from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import Checked, same_vocabulary
 from layerswap_method.errors import input_errors
 from layerswap_method.layer_plan import (
@@ -31,7 +30,7 @@ def merge_by_layers(
     """Return the merge; see `merge_models`. The base is the donor if its vocabulary fits."""
     spec, base = recipe.parameters, models[str(recipe.base_model)]
     first, *_ = checkpoints = [model.checkpoint for model in models.values()]
-    measured = plan_and_scales(recipe, first, models)
+    measured = measured_plan(recipe, models)
     input_models = [*(models[entry.model] for entry in recipe.experts), base]
     inputs = recipe.inputs(measured.scales)
 
@@ -62,16 +61,6 @@ def merge_by_layers(
         warnings=(*merge.warnings, *recipe.plan_warnings(measured.plan)),
         plan=measured.plan,
     )
-
-
-def plan_and_scales(
-    recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, OpenModel]
-) -> Measured:
-    """Return plan and scales of a merge; changes are measured where the recipe goes by them."""
-    depth = first.depth()
-    with input_errors("layer_swap recipe"):
-        plan = recipe.layer_plan(depth)
-    return measured_plan(recipe, models, depth, plan)
 
 
 def swap_record(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, input_errors
 from layerswap_method.layer_plan import ROLES, LayerPlan
 from layerswap_method.methods.delta_share import UnitShare, share_units
 from layerswap_method.methods.layer_swap import PARENT_ADVICE, LayerSwapRecipe
@@ -35,21 +35,18 @@ class Measured(NamedTuple):
     units: tuple[UnitShare, ...] = ()
 
 
-def measured_plan(
-    recipe: LayerSwapRecipe,
-    models: Mapping[str, OpenModel],
-    num_layers: int,
-    plan: LayerPlan | None,
-) -> Measured:
-    """Return plan and scales of a merge by the experts' changes.
+def measured_plan(recipe: LayerSwapRecipe, models: Mapping[str, OpenModel]) -> Measured:
+    """Return plan and scales of a merge; changes are measured where the recipe goes by them.
 
     `deltas/pair.py` caches what it reads of the changes in this process; this is computed anew.
-
-    `plan` is that of the recipe; None with ``placement: delta_share``, whose plan is measured.
     """
     spec, experts = recipe.parameters, recipe.experts
+    first, *_ = models.values()
+    num_layers = first.checkpoint.depth()
+    with input_errors("layer_swap recipe"):
+        plan = recipe.layer_plan(num_layers)  # None with ``placement: delta_share``
     scales, mavs = (1.0,) * len(experts), tuple[float | None, ...]()
-    if plan is not None and not spec.needs_deltas:
+    if plan is not None and not recipe.needs_deltas:
         return Measured(plan, scales)
     from layerswap_method.deltas.pair import open_pair
 

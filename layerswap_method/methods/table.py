@@ -113,8 +113,8 @@ def merge_open_models(recipe: Recipe, opened: Mapping[str, OpenModel]) -> Merge:
     """Return the merge of models that are open, others among them; see `merge_models`."""
     models = {reference: opened[reference] for reference in recipe.references}
     checked = check_models(recipe, {name: model.checkpoint for name, model in models.items()})
-    InputError.raise_any(f"{recipe.method} recipe", checked.problems)
-    return METHODS[recipe.method].build(recipe, models, checked)
+    InputError.raise_any(f"{recipe.merge_method} recipe", checked.problems)
+    return METHODS[recipe.merge_method].build(recipe, models, checked)
 
 
 def why_mergekit(recipe: Recipe, model_files: Mapping[str, Model]) -> str | None:

@@ -142,17 +142,14 @@ class Recipe(Described):
     slices: SkipJsonSchema[_Unused] = None  # as mergekit-multi writes them
     modules: SkipJsonSchema[_Unused] = None
 
+    merge_method: str
+
     _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     @property
     def document(self) -> Mapping[str, Any]:
         """The recipe as it is written: that of `run.json`, of mergekit's file and of keys."""
         return self._document
-
-    @property
-    def method(self) -> str:
-        """The merge method."""
-        return str(self._document["merge_method"])
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:

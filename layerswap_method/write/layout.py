@@ -15,6 +15,7 @@ from layerswap_method.checkpoint.stored import (
     STORED_NAMES,
     Stamp,
     StoredTensor,
+    memory_of,
     read_rows,
     row_blocks,
 )
@@ -134,8 +135,6 @@ def _computed(
     name: str, mix: TensorMix, warn: Callable[[str], object], device: str
 ) -> Iterator[memoryview]:
     """Yield the bytes of a mix, block by block; warn once of values that are not finite."""
-    import torch
-
     is_finite = True
     for _, block in MixReader(mix, device).blocks():
         if is_finite and not bool(block.isfinite().all()):
@@ -144,7 +143,7 @@ def _computed(
             damaged = " and ".join(str(stored.file) for stored in _damaged(mix))
             why = f"as in {damaged}" if damaged else f"they leave the range of {dtype}"
             warn(f"{name}: values of the merge are NaN or infinite, {why}")
-        yield memoryview(block.contiguous().view(-1).view(torch.uint8).numpy().data)
+        yield memory_of(block.contiguous())
 
 
 def _damaged(mix: TensorMix) -> Iterator[StoredTensor]:

@@ -14,9 +14,8 @@ from transformers.integrations.mistral import convert_tekken_tokenizer
 
 from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.checkpoint.tokens import read_vocabulary
-from layerswap_method.checkpoint.vocabulary import tokens_without_rows
+from layerswap_method.checkpoint.vocabulary import token_conflicts, tokens_without_rows
 from layerswap_method.errors import InputError
 from tests.standins.fine_tunes import edited, tune
 from tests.standins.model_families import make_model
@@ -173,12 +172,12 @@ PAIRS += [(as_json, as_merges), (as_merges, as_json), (as_json, as_tiktoken)]
 @pytest.mark.parametrize(("first", "other"), PAIRS)
 def test_permuted_tokens_are_refused_in_every_form(first, other, base, tmp_path):
     same = pair_of(base, tmp_path / "same", first, other)
-    assert [*merge_problems(same)] == [*merge_warnings(same, dtype=None)] == []
+    assert token_conflicts(same) == ([], [])
     permuted = pair_of(base, tmp_path / "permuted", first, other, (5, 9))
-    (problem,) = merge_problems(permuted)
+    ((problem,), _) = token_conflicts(permuted)
     assert "base and expert have different tokens at 2 ids (" in problem
     assert "tokenizer: {source: union}" in problem
-    assert [*merge_problems(permuted, givers=permuted[:1])] == []
+    assert token_conflicts(permuted[:1]) == ([], [])
     compared = check_compatibility([str(model.path) for model in permuted])
     assert "as they are" not in compared.verdict()
     assert len(compared.problems) == 1
@@ -200,8 +199,8 @@ def test_control_pieces_that_were_renamed_are_a_warning(base, tmp_path):
     model = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
     model.pieces[1].piece = "<begin>"
     file.write_bytes(model.SerializeToString())
-    assert [*merge_problems(pair)] == []
-    (warning,) = merge_warnings(pair, dtype=None)
+    problems, (warning,) = token_conflicts(pair)
+    assert problems == []
     assert "1 is '<s>' and '<begin>'" in warning
     compared = check_compatibility([str(model.path) for model in pair])
     assert "have different tokens at 1 ids, all added or special" in str(compared)
@@ -211,11 +210,11 @@ def test_control_pieces_that_were_renamed_are_a_warning(base, tmp_path):
 @pytest.mark.parametrize("first", FORMS)
 def test_a_missing_tokenizer_is_made_up_for_by_alike_rows_only(first, base, tmp_path):
     pair = pair_of(base, tmp_path / "pair", first, lambda *_: None)
-    assert [*merge_problems(pair)] == []
-    (warning,) = merge_warnings(pair, dtype=None)
+    problems, (warning,) = token_conflicts(pair)
+    assert problems == []
     assert warning.startswith("expert has no tokenizer: its tokens are taken for those of base")
     folder = make_model("llama", tmp_path / "other", 7, vocab_size=ROWS)
-    (problem,) = merge_problems([pair[0], read_checkpoint("other", folder)])
+    ((problem,), _) = token_conflicts([pair[0], read_checkpoint("other", folder)])
     assert problem.startswith("other has no tokenizer, so its tokens cannot be compared with those")
     assert problem.endswith("copy the tokenizer that it was trained with into its folder")
 
@@ -226,10 +225,10 @@ def test_a_tokenizer_that_only_its_code_reads_is_compared_by_its_files(base, tmp
         (folder / "vocab_own.dat").write_text(str(text))
 
     pair = pair_of(base, tmp_path, by_code, lambda folder, _: by_code(folder))
-    assert [*merge_problems(pair)] == [*merge_warnings(pair, dtype=None)] == []
+    assert token_conflicts(pair) == ([], [])
     by_code(pair[1].path, "another")
     pair = [read_checkpoint(model.name, model.path) for model in pair]
-    (problem,) = merge_problems(pair)
+    ((problem,), _) = token_conflicts(pair)
     assert problem.startswith("the tokens of base and expert cannot be compared: only its own code")
     assert "save it as tokenizer.json, or add tokenizer: {source: union}" in problem
     assert "as they are" not in check_compatibility([str(m.path) for m in pair]).verdict()
@@ -256,7 +255,7 @@ def test_the_reference_is_the_first_that_has_a_tokenizer(base, tmp_path):
     pair = pair_of(base, tmp_path, as_merges, as_pieces)
     bare = edited(shutil.copytree(base, tmp_path / "bare"))
     models = [read_checkpoint("bare", bare), *pair]
-    (problem,) = merge_problems(models)
+    ((problem,), _) = token_conflicts(models)
     assert "base and expert have different tokens" in problem
 
 

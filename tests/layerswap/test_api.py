@@ -452,22 +452,22 @@ def test_a_merge_does_not_follow_the_working_directory(goes, trio, tmp_path, mon
     document = {**recipe(roles(trio), SWAP, trio.base), "base_model": trio.base.name}
     for entry in document["models"]:
         entry["model"] = Path(entry["model"]).name
-    real = merging.open_downloads
+    real = merging.Downloads
 
-    def leave(*arguments):  # once the output is claimed
+    def leave(*arguments, **options):  # once the output is claimed
         os.chdir(other)
         if goes == "away":
             other.rmdir()
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(merging, "open_downloads", leave)
+    monkeypatch.setattr(merging, "Downloads", leave)
     merged = layerswap.merge(document, "merged")
     assert merged.folder == here / "merged"
     assert_same(stored(merged.folder), tensors_of(recipe(roles(trio), SWAP, trio.base)))
     if goes == "away":
         with pytest.raises(layerswap.InputError, match="the working directory is gone; give an ab"):
             layerswap.merge(document, "again")
-        monkeypatch.setattr(merging, "open_downloads", real)
+        monkeypatch.setattr(merging, "Downloads", real)
         absolute = recipe({r: here / p.name for r, p in roles(trio).items()}, SWAP, here / "base")
         assert layerswap.merge(absolute, here / "again").folder == here / "again"
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from layerswap_method.errors import InputError
-from layerswap_method.merge import prepare_merge
+from layerswap_method.merge import merge_from_files
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.linear import LinearRecipe
@@ -97,8 +97,8 @@ def test_what_only_mergekit_can_do(change, reason, tmp_path):
     assert written.document == LINEAR | change
     assert {*written.references} == {*named_models(LINEAR | change)}
     file = file_of_document(LINEAR | change)
-    prepared = prepare_merge(file, str(tmp_path / "new" / "out"), pytest.fail)  # finds no model
-    assert reason in prepared
+    out = str(tmp_path / "new" / "out")
+    assert reason in merge_from_files(file, out, pytest.fail, pytest.fail)  # finds no model
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from layerswap_method.merge import WriteOptions, merge_prepared, prepare_merge
+from layerswap_method.merge import WriteOptions, merge_from_files
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.methods.table import merge_models
@@ -105,7 +105,9 @@ def write(document, out, *, log=None, bar=no_bar, **options):
     """Merge from file to file into `out`; return the lines of the log."""
     text = yaml.safe_dump(dict(document), sort_keys=False)
     file = RecipeFile("recipe", text, document)
-    prepared = prepare_merge(file, str(out), find_model_files, WriteOptions(**options))
-    lines = []
-    merge_prepared(prepared, log or lines.append, bar)
+    lines, settings = [], WriteOptions(**options)
+    reason = merge_from_files(
+        file, str(out), find_model_files, log or lines.append, settings, bar=bar
+    )
+    assert reason is None
     return lines

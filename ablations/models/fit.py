@@ -18,12 +18,11 @@ from layerswap_method.errors import InputError
 from layerswap_method.recipe.document import Recipe
 
 
-def compatibility_report(
-    experts: Sequence[Expert], *, aligned: bool
-) -> tuple[list[Checkpoint], list[str]]:
+def compatibility_report(experts: Sequence[Expert]) -> tuple[list[Checkpoint], list[str]]:
     """Return the experts' headers (without adapters), and why some cannot be merged.
 
-    The base is first, with which the others are compared; `aligned` vocabularies may differ.
+    The base is first, with which the others are compared; vocabularies may differ, see
+    `unfit_vocabularies`.
     """
     checkpoints: list[Checkpoint] = []
     problems: list[str] = []
@@ -35,7 +34,7 @@ def compatibility_report(
             checkpoints.append(read_checkpoint(expert.name, expert.folder))
         except InputError as error:
             problems.append(error.message)
-    return checkpoints, [*problems, *merge_problems(checkpoints, aligned=aligned)]
+    return checkpoints, [*problems, *merge_problems(checkpoints, aligned=True)]
 
 
 def unfit_vocabularies(

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from ablations.machine.fingerprint import checksum_of
 from ablations.machine.untrusted import (
@@ -50,7 +50,7 @@ from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
 
 SCHEMA_VERSION = 7
-"""Version of the form of a run folder; `run.json` states it. Version 6 can be read, too."""
+"""Version of the form of a run folder; `run.json` states it."""
 
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
@@ -190,19 +190,6 @@ class RunFile(Frozen):
     task_languages: dict[str, str] = Field(default_factory=dict)
     """Task -> code of its language, where its metadata state one."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_one_name(cls, content: Any) -> Any:
-        """Call cells by their names, of which files of schema version 6 have two."""
-        if not isinstance(content, dict) or content.get("schema_version") != 6:
-            return content
-        names = content.pop("names")
-        for cell in content["cells"]:
-            cell["label"] = names.get(cell["label"], cell["label"])
-        for model in content["models"]:
-            model["cells"] = [names.get(label, label) for label in model["cells"]]
-        return {**content, "schema_version": SCHEMA_VERSION}
-
     @classmethod
     def of_cells(
         cls, study: Study, cells: Sequence[Cell], num_layers: int | None, **fields: Any
@@ -230,7 +217,7 @@ def read_run_file(path: Path) -> RunFile | None:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(file, error) from error
-    if version not in (6, SCHEMA_VERSION):
+    if version != SCHEMA_VERSION:
         raise InputError(
             f"{file}: written by another layerswap (schema version {version}, and this one reads "
             f"{SCHEMA_VERSION}); it is left as it is: use the version that wrote it, or run again "

@@ -42,8 +42,8 @@ class WrittenTables(NamedTuple):
     records: Mapping[str, TaskRecord]
     """Key -> record, without items."""
 
-    sha256: str | None
-    """Hash of the observations; None in a folder from before it."""
+    sha256: str
+    """Hash of the observations."""
 
     def has_items_of(self, records: Iterable[TaskRecord]) -> bool:
         """Return whether the observations are of these records as their files are now."""
@@ -68,7 +68,7 @@ class WrittenTables(NamedTuple):
         columns = ["weights", *ITEM]
         try:
             with open_regular(file) as opened:
-                if self.sha256 not in (None, hashlib.file_digest(opened, "sha256").hexdigest()):
+                if self.sha256 != hashlib.file_digest(opened, "sha256").hexdigest():
                     raise ValueError(f"it is not of the same moment as {RECORDS_FILE}")
                 opened.seek(0)
                 check_rows(opened)
@@ -89,7 +89,7 @@ def read_tables(path: Path) -> WrittenTables:
         InputError: where there are none.
         LayerSwapError: for records that are damaged.
     """
-    file, records, sha256 = path / RECORDS_FILE, dict[str, TaskRecord](), None
+    file, records, sha256 = path / RECORDS_FILE, dict[str, TaskRecord](), ""
     try:
         for number, line in read_regular_lines(file):
             if line.startswith(_OBSERVED_LINE):

@@ -419,12 +419,6 @@ def rounds_table(result: SearchResult) -> pd.DataFrame:
     return table(frame, "rounds", "Rounds", f"{task}, in percent; {_BIASED}.")
 
 
-def _fate(row: Mapping[str, Any]) -> str:
-    if row["is_comparator"]:
-        return "comparator"
-    return "goes on" if row["goes_on"] else "dropped"
-
-
 def rounds_figure(result: SearchResult) -> Figure:
     """Draw the scores of all models over the rounds, and where each was dropped."""
     frame, finalists = result.rounds, result.finalists

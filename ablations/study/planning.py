@@ -527,7 +527,7 @@ def _check_experts(
     """Return the experts' headers, none for models that are not merged, and why they do not fit."""
     if not study.recipe and not set(study.baseline) - {"base"}:
         return [], []
-    checkpoints, unfit = compatibility_report(list(experts.values()), aligned=True)
+    checkpoints, unfit = compatibility_report(list(experts.values()))
     problems = [f"incompatible experts: {problem}" for problem in unfit]
     if not unfit and checkpoints[0].num_layers is None:
         problems.append(f"the config of {checkpoints[0].name} does not say how many layers")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from layerswap_method import __version__
@@ -20,7 +18,6 @@ from layerswap_method.layer_plan import (
 )
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.measured import Measured, measured_plan
-from layerswap_method.output import PLAN_FILE
 from layerswap_method.tensors import Merge, OpenModel, TensorMix, build_merge
 
 
@@ -153,12 +150,6 @@ def swap_measured(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return what a plan file says of the experts' changes; None where none were measured."""
     deltas: Mapping[str, Any] | None = record.get("deltas")
     return deltas
-
-
-def read_plan(merged: Path) -> LayerPlan | None:
-    """Return the layer plan that `layer_swap` left in a merged folder; None if it left none."""
-    path = merged / PLAN_FILE
-    return plan_of_record(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 def plan_of_record(record: Mapping[str, Any]) -> LayerPlan:

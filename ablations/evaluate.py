@@ -268,7 +268,7 @@ def _describe(call: _Call, width: int | None) -> str:
     for task in cell.record_keys:
         state = "to do" if cell.record_keys[task] in left else "finished"
         try:
-            number = count_items(cell.resolved_task(task))
+            number = count_items(cell.resolved.only(task))
         except DataUnavailable as error:
             unknown.append(error.message)
             rows.append((task, "unknown", state))

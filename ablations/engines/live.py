@@ -139,7 +139,8 @@ class LiveEvaluator:
                 good, when no model can be put into an engine of this architecture, or the base
                 loaded over itself is no longer the base.
         """
-        self._check_fit(model)
+        if problems := self._problems(model):
+            raise SwapFailed(f"{model.donor_folder}: {'; '.join(problems)}")
         if self._disabled is not None:
             raise SwapFailed(self._disabled)
         engine = self._start() if self._engine is None else self._engine
@@ -251,12 +252,8 @@ class LiveEvaluator:
         is_same = (backend, options) == (self.backend, self._options)
         return is_same and not self._problems(model)
 
-    def _check_fit(self, model: Merge) -> None:
-        """Check that the engine with these tensors would be the merged checkpoint's model."""
-        if problems := self._problems(model):
-            raise SwapFailed(f"{model.donor_folder}: {'; '.join(problems)}")
-
     def _problems(self, model: Merge) -> list[str]:
+        """Return why the engine with these tensors would not be the merged checkpoint's model."""
         problems = []
         if odd := sorted(set(model.tensors) ^ set(self._base.tensors)):
             problems.append(

@@ -6,9 +6,8 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
 from ablations.requests.resolve import ResolvedTasks
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
-from ablations.scoring.groups import ScoredGroup, by_items_of_groups, with_groups
+from ablations.scoring.groups import by_items_of_groups, item_starts, with_groups
 from ablations.scoring.observed import (
     Key,
     Outcome,
@@ -149,7 +148,8 @@ def score_tasks(
     """
     started = time.monotonic()
     request, groups = resolved.request, resolved.groups
-    starts = _starts(groups, tasks)
+    # Whatever the limit, so that an item has one number.
+    starts = item_starts(groups, {task.task_name: len(task.eval_docs) for task in tasks})
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
     thinking: list[tuple[Key, Sequence[Outcome]]] = []
@@ -198,16 +198,6 @@ def score_tasks(
             if not may_be_published(raw["configs"].get(task, {}).get("metadata"))
         ),
     )
-
-
-def _starts(groups: Mapping[str, ScoredGroup], tasks: Sequence[Any]) -> dict[str, int]:
-    """Return task -> number of its first item in its group, whatever the limit."""
-    sizes = {task.task_name: len(task.eval_docs) for task in tasks}
-    starts: dict[str, int] = {}
-    for group in groups.values():
-        lengths = [sizes[member] for member in group.members]
-        starts |= zip(group.members, accumulate(lengths, initial=0), strict=False)
-    return starts
 
 
 def _repeats(

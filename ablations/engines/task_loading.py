@@ -33,10 +33,6 @@ _ASKS = re.compile(r"--(model_args|metadata)|No tokenizer|missing .* required .*
 TypeError, and both types can mean anything."""
 
 
-class TaskFault(InputError):
-    """No model can run this task until its file, or the place of its data, is mended."""
-
-
 def load_tasks(resolved: ResolvedTasks) -> list[Any]:
     """Return lm-eval's task objects of a request with their data.
 
@@ -62,7 +58,7 @@ def load_tasks(resolved: ResolvedTasks) -> list[Any]:
         if place.is_relative_to(lm_eval_folder()):
             stop_retries()
         with (
-            task_errors(name, place),
+            _task_errors(name, place),
             quietly(),
             _seeded(request.seed),
             without_code_of_tokenizers(),
@@ -161,16 +157,6 @@ def check_data(requests: Iterable[ResolvedTasks]) -> None:
             load_tasks(resolved)
         except LayerSwapError as error:
             problems.append(error)
-    raise_problems(problems)
-
-
-def raise_problems(problems: Sequence[LayerSwapError]) -> None:
-    """Raise one error of what is wrong with the data of tasks; do nothing where nothing is.
-
-    Raises:
-        InputError: where one of `problems` is one.
-        LayerSwapError: where there are only others.
-    """
     texts = list(dict.fromkeys(problem.message for problem in problems))
     if len(texts) > 1:
         texts = [InputError.from_problems("data of the tasks", texts).message]
@@ -181,15 +167,15 @@ def raise_problems(problems: Sequence[LayerSwapError]) -> None:
 
 
 @contextmanager
-def task_errors(name: str, file: Path | None) -> Iterator[None]:
+def _task_errors(name: str, file: Path) -> Iterator[None]:
     """Raise what goes wrong with a task in the block as an error that says what to do.
 
     Args:
         name: of the task.
-        file: its YAML file, if it has one.
+        file: its YAML file.
 
     Raises:
-        TaskFault: where the task's file or its data is wrong.
+        InputError: where the task's file or its data is wrong.
         DataUnavailable: where the hub cannot be reached.
     """
     try:
@@ -205,22 +191,22 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
                 f"({describe_error(error)}); run this where there is a network, without "
                 "HF_HUB_OFFLINE and HF_DATASETS_OFFLINE, or leave the task out"
             ) from error
-        where = "" if file is None else f" ({file})"
+        where = f" ({file})"
         if isinstance(error, ImportError):
-            raise TaskFault(
+            raise InputError(
                 f"task {name}: it needs a package that is not installed: "
                 f"{describe_error(error)}{where}"
             ) from error
         if _ASKS.search(str(error)):
-            raise TaskFault(
+            raise InputError(
                 f"task {name}: it asks for an argument: {describe_error(error)}{where}; give it "
                 "here with --metadata NAME=VALUE, such as tokenizer=MODEL, or in a study with "
                 "evaluate: {metadata: {NAME: VALUE}}"
             ) from error
-        if file is not None and isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError):
             where = f"; looked beside {file} and in the working directory"
         kind = "data" if isinstance(error, OSError) else "file or data"
-        raise TaskFault(
+        raise InputError(
             f"task {name}: its {kind} cannot be read: {describe_error(error)}{where}"
         ) from error
 

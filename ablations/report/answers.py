@@ -27,7 +27,8 @@ from ablations.runs.answered import (
     ModelAnswer,
     judged_items,
     why_no_texts,
-    with_texts,
+    with_prompts,
+    with_responses,
 )
 from ablations.runs.evaluated_models import places_of_models
 from ablations.runs.examples import EXAMPLES_FILE, read_examples
@@ -318,7 +319,9 @@ def _texts(
     if source.run.is_copy:
         notes.append(f"{source.run.path} is a copy for readers: it has examples only")
         return {item.place: item for item in items}
-    stored = {item.place: item for item in with_texts(source.run, source.record, items)}
+    answered = with_responses(source.run, source.record, items)
+    with_texts = with_prompts(source.run, source.record, answered)
+    stored = {item.place: item for item in with_texts}
     missing = [item for item in items if item.place not in stored]
     if missing:
         notes.append(f"{source.name}: {why_no_texts(source.run, source.record, missing)}")

@@ -16,7 +16,6 @@ from ablations.scoring.observed import (
     TRUNCATED,
     TRUNCATION_NOTED,
     join_notes,
-    truncation_note,
 )
 from ablations.statistics.as_text import number, percent
 from ablations.statistics.means_and_p_values import alpha_of
@@ -146,10 +145,13 @@ def record_notes(run: Run) -> Iterator[str]:
         ]
         share, label = max(truncated, default=(0.0, ""))
         if share > TRUNCATION_NOTED:
-            answers = f"{percent(share)} % of the answers"
+            part = f"{percent(share)} % of the answers"
             if len(run.cells) > 1:
-                answers = f"up to {answers} of a cell ({label})"
-            yield truncation_note(task, answers, "the token limit")
+                part = f"up to {part} of a cell ({label})"
+            yield (
+                f"{task}: {part} were cut off at the token limit: its score may be too low by that "
+                "much."
+            )
         task_scores = [score for _, score in scores if score.task == task]
         first = shown_score(task_scores, run.study.report.metric)
         if first.repeats > 1:

@@ -99,7 +99,7 @@ class RunResult:
     summary: Summary
 
     tasks: frozenset[str]
-    """The models and tasks that were to be evaluated."""
+    """The tasks that were to be evaluated."""
 
     def summary_text(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""

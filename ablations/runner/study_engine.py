@@ -124,7 +124,6 @@ class StudyEngine:
         self.plan, self.out, self.answers_folder = plan, out, answers_folder
         self._materialize = materialize
         self.models_by_reference = {expert.reference: expert for expert in plan.experts.values()}
-        self._names = {expert.reference: expert.name for expert in plan.experts.values()}
         self._contexts: dict[Path, int | None] = {}
         """Folder of a config -> `context_of` it."""
         self._merge: tuple[str, Merge] | None = None
@@ -142,22 +141,19 @@ class StudyEngine:
 
     def answer_file(self, work: Work, *, is_checked: bool = True) -> AnswerFile:
         """Return the file of a model's answers to a task; equal weights have one, in all runs."""
-        settings = hash_settings(work.resolved.request, self._answer_settings(work.cell))
-        name = work.task.replace("/", "_")
-        path = self.answers_folder / work.cell.weights_key / f"{name}.jsonl"
-        return AnswerFile(path, settings, is_checked=is_checked)
-
-    def _answer_settings(self, cell: PlannedCell) -> Mapping[str, Any]:
-        """Return the common part of the keys of all answers of a model; see `hash_settings`."""
-        plan, folder = self.plan, cell.donor or self.plan.base.folder
+        plan, folder = self.plan, work.cell.donor or self.plan.base.folder
         if folder not in self._contexts:
             self._contexts[folder] = context_of(str(folder))
-        return {
+        settings = {
             "backend": plan.backend,
             "options": plan.options.of_backend(plan.backend).identity(),
             "context": plan.options.max_model_len or self._contexts[folder],
             "versions": backend_versions(plan.backend),
         }
+        name = work.task.replace("/", "_")
+        path = self.answers_folder / work.cell.weights_key / f"{name}.jsonl"
+        settings_hash = hash_settings(work.resolved.request, settings)
+        return AnswerFile(path, settings_hash, is_checked=is_checked)
 
     def evaluate(self, work: Work) -> tuple[Evaluation, dict[str, Any]]:
         """Return the scores of a task with its samples, and their provenance.
@@ -256,7 +252,8 @@ class StudyEngine:
         """Return how an evaluation came about, without places of this machine."""
         prompts = store_prompts(self.answers_folder, work.task, evaluation.samples)
         texts = [os.path.relpath(path, self.out) for path in (answer_file.path, prompts)]
-        return {**with_references(weights, self._names), "texts": texts}
+        names = {place: expert.name for place, expert in self.models_by_reference.items()}
+        return {**with_references(weights, names), "texts": texts}
 
     def _check_unchanged(self, work: Work) -> None:
         """Check that the experts of a cell are as they were when the study was planned."""

@@ -30,7 +30,7 @@ class Work(NamedTuple):
     @property
     def resolved(self) -> ResolvedTasks:
         """The task alone, as the plan of the study has read it."""
-        return self.cell.resolved_task(self.task)
+        return self.cell.resolved.only(self.task)
 
 
 class ModelFailed(LayerSwapError):

@@ -172,11 +172,6 @@ def _text_files(run: Run, record: TaskRecord) -> _Texts | None:
     return _Texts(run.path / str(names[0]), run.path / str(names[1]))
 
 
-def with_texts(run: Run, record: TaskRecord, items: Iterable[AnsweredItem]) -> list[AnsweredItem]:
-    """Return those of the items of `judged_items` whose texts are stored, with these."""
-    return with_prompts(run, record, with_responses(run, record, items))
-
-
 def with_prompts(run: Run, record: TaskRecord, items: Iterable[AnsweredItem]) -> list[AnsweredItem]:
     """Return those of the items of a record whose prompts are stored, with these."""
     items, files = list(items), _text_files(run, record)

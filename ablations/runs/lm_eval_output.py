@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -22,7 +21,7 @@ from ablations.runs.observations import CELL_ROLES, items_of
 from ablations.runs.results import Results
 from ablations.runs.score_table import score_rows, scores_frame
 from ablations.scoring.evaluation import Sample, TaskScore
-from ablations.scoring.groups import ScoredGroup, with_groups
+from ablations.scoring.groups import ScoredGroup, item_starts, with_groups
 from ablations.scoring.scores import item_value, scores_of_samples
 from ablations.study.grouping import StudyModel
 from ablations.study.schema import Evaluate, Pools, Study
@@ -52,7 +51,6 @@ class _ResultsFile(BaseModel):
     model_name: _Name | None = None
     chat_template_sha: str | None = None
     system_instruction_sha: str | None = None
-    lm_eval_version: str | None = None
 
 
 class _Line(BaseModel):
@@ -234,10 +232,8 @@ def _raw_result(
         "versions": content.versions,
         "n-shot": content.num_fewshot,
     }
-    starts: dict[str, int] = {}
-    for group in groups.values():
-        ends = [1 + max(line["doc_id"] for line in lines[task]) for task in group.members]
-        starts |= zip(group.members, accumulate(ends, initial=0), strict=False)
+    sizes = {task: 1 + max(line["doc_id"] for line in of_task) for task, of_task in lines.items()}
+    starts = item_starts(groups, sizes)
     names = {member: name for name, group in groups.items() for member in group.members}
     renamed = [
         sample.model_copy(update={"task": names[task], "doc_id": sample.doc_id + starts[task]})

@@ -7,6 +7,7 @@ of its members, one member after the other, and its score has an interval like a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from ablations.scoring.observed import Key
@@ -53,6 +54,15 @@ def _has_mean(content: Mapping[str, Any], metric: object) -> bool:
     )
 
 
+def item_starts(groups: Mapping[str, ScoredGroup], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return task -> number of its first item in its group; `sizes` are items of tasks."""
+    starts: dict[str, int] = {}
+    for group in groups.values():
+        ends = accumulate((sizes[member] for member in group.members), initial=0)
+        starts |= zip(group.members, ends, strict=False)
+    return starts
+
+
 def with_groups(
     raw: Mapping[str, Any], groups: Mapping[str, ScoredGroup], starts: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -61,7 +71,7 @@ def with_groups(
     Args:
         raw: the result, whose tasks are those of the groups and others.
         groups: name -> group.
-        starts: task -> number of its first item in its group.
+        starts: `item_starts` of the groups.
     """
     result = {**raw}
     parts = ("samples", "results", "higher_is_better", "configs", "versions", "n-shot")

@@ -241,11 +241,6 @@ def join_notes(notes: Iterable[str]) -> list[str]:
     return joined
 
 
-def truncation_note(task: str, share: str, limit: str) -> str:
-    """Return that a `share`, such as ``12.0 % of the answers``, were cut off at `limit`."""
-    return f"{task}: {share} were cut off at {limit}: its score may be too low by that much."
-
-
 def zero_reasons(evaluation: Evaluation) -> dict[str, str]:
     """Return filter -> why its score is 0, where the answers show a plain reason."""
     reasons = {}

@@ -130,10 +130,6 @@ class PlannedCell(Cell, MadeCell):
     resolved: InstanceOf[ResolvedTasks] = Field(exclude=True)
     """The tasks and how they are evaluated."""
 
-    def resolved_task(self, task: str) -> ResolvedTasks:
-        """Return one of the tasks alone."""
-        return self.resolved.only(task)
-
 
 AnyCell = TypeVar("AnyCell", bound=ExpandedCell)
 """A cell of one of the stages."""
@@ -144,7 +140,7 @@ def missing_tasks(
 ) -> dict[str, ResolvedTasks]:
     """Return the tasks that lack a record of a key in `missing`, each alone by its name."""
     return {
-        task: cell.resolved_task(task)
+        task: cell.resolved.only(task)
         for cell in cells
         for task, key in cell.record_keys.items()
         if key in missing

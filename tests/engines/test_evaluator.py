@@ -13,7 +13,6 @@ from ablations.engines import loading
 from ablations.engines.hf_model import HfModel
 from ablations.engines.live import LiveEvaluator, SwapFailed, folder_differences
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_loading import TaskFault
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
@@ -160,7 +159,7 @@ def test_a_load_that_fails_leaves_a_working_engine(copy, live, world):
 def test_a_task_that_fails_ends_the_engine_where_something_was_sent(world, live, tmp_path):
     stream = merge_of(world.cells["swap"])
     unsent = changed_task(world, tmp_path / "a", "words_choose", "{{choices}}", "{{no_such}}")
-    with pytest.raises(TaskFault, match="'no_such' is undefined"):
+    with pytest.raises(InputError, match="'no_such' is undefined"):
         live.evaluate(stream, unsent)
     assert live._engine is not None
     assert holds(live, stream)

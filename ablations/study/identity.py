@@ -169,12 +169,15 @@ def identified(
     `resolved` are the tasks by language, those of cells without one below None; `experts` are all
     that the recipes name, `protocol` is the `protocol_key` of all requests, `versions` are those of
     the packages that can change a score, and of mergekit.
+
+    Each model is opened once for all cells. `needed_files` has opened some before, and cannot hand
+    them over: where a whole file has come since, its tensors are under another path, by which
+    `contents` knows them.
     """
     models = {expert.reference: expert for expert in experts}
     read_tasks = dict[tuple[Path, ...], TaskFingerprints]()
     identified, languages = list[PlannedCell](), dict[str, str]()
     merges = dict[str, Merge]()
-    # Each model is opened once for all cells.
     written = [(cell, cell.recipe.without_idle_parameters()) for cell in cells]
     by_tensor = [recipe for cell, recipe in written if headers_tell(recipe, cell.made_by)]
     opened = open_models(by_tensor, models)

@@ -38,8 +38,8 @@ def check_models(
     aligned = recipe.aligns_tokens if aligned is None else aligned
     checkpoints = [*models.values()]
     givers = None
-    if recipe.rows_from is not None:
-        references = {*recipe.rows_from, *([str(recipe.base_model)] if by_mergekit else ())}
+    if (rows_from := recipe.rows_from) is not None:
+        references = {*rows_from, *([str(recipe.base_model)] if by_mergekit else ())}
         givers = [model for reference, model in models.items() if reference in references]
     conflicts, conflict_warnings = list[str](), list[str]()
     if not aligned:

@@ -216,10 +216,6 @@ class ExpertParameters(Described):
     weight: Weight = 1.0
     """Weight within the soup of its role; a finite number, 0 or more."""
 
-    def as_input(self, *, is_base: bool = False, scale: float = 1.0) -> Input:
-        """Return the model as an input of averages."""
-        return Input(self.role, self.weight, is_base, scale)
-
 
 class ExpertEntry(Entry):
     """One of the models of a recipe."""
@@ -252,11 +248,11 @@ class LayerSwapRecipe(Recipe):
     def inputs(self, scales: Sequence[float] | None = None) -> list[Input]:
         """Return the experts in the recipe's order, with their measured scales, and the base."""
         scales = scales or [1.0] * len(self.experts)
-        experts = zip(self.experts, scales, strict=True)
-        return [
-            *(entry.parameters.as_input(scale=scale) for entry, scale in experts),
-            Input(is_base=True),
+        experts = [
+            Input(entry.parameters.role, entry.parameters.weight, scale=scale)
+            for entry, scale in zip(self.experts, scales, strict=True)
         ]
+        return [*experts, Input(is_base=True)]
 
     @classmethod
     def layer_counts(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from mergekit.merge_methods.base import (
 )
 from pydantic import BaseModel, PositiveInt, StrictFloat, StrictStr
 
-from layerswap_method.average import weighted_average, weighted_inputs
+from layerswap_method.average import Input, weighted_average, weighted_inputs
 from layerswap_method.deltas.features import feature_layout, input_axis, spread_features
 from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods.delta_revert import RevertSpec
@@ -77,7 +77,8 @@ def _layer_swap(group: TensorGroup, /, **parameters: Any) -> torch.Tensor:
         expert = _values(SwapInputParameters, parameters, entry.id)
         if spec.weighting == "magnitude" and expert.role and expert.scale is None:
             raise ValueError("weighting: magnitude is measured on whole checkpoints; write weights")
-        inputs.append(expert.as_input(is_base=entry.is_base, scale=expert.scale or 1.0))
+        scale = expert.scale or 1.0
+        inputs.append(Input(expert.role, expert.weight, entry.is_base, scale))
     plan = LayerPlan.from_text(spec.layer_sources) if spec.layer_sources else LayerPlan(())
     first, depth = group.entries[0].id, plan.num_layers or spec.num_layers
     layer = decoder_in(first, name, spec.decoder, depth).layer(name)

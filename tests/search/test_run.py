@@ -145,7 +145,7 @@ def timed(run, before=0, kinds=()):
             for task in cell.task_records
         ]
         if cell.kind in kinds or not kinds:
-            cells.append(cell.model_copy(update={"tasks": tuple(tasks)}))
+            cells.append(cell.model_copy(update={"task_records": tuple(tasks)}))
     return dataclasses.replace(run, cells=tuple(cells))
 
 

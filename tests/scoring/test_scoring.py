@@ -233,6 +233,13 @@ def test_every_real_sentence_is_in_its_language_and_no_other(code):
         ("Roger started with five balls and bought six. So the answer is: సమాధానం 11.", ["en"]),
         # Chinese shares its letters with Japanese, but not kana.
         ("因此罗杰现在总共有十一个网球，所以这个问题的答案是十一个球", []),
+        # A real answer: it ends in Japanese, and goes on in Chinese.
+        (
+            "分け与える必要があるです。答えは40です。<|endoftext|>请提供一个关于数学的题目，题目是“如果"
+            "一个数是10，那么这个数的平方是多少？”\n答案：10的平方是100。",
+            [],
+        ),
+        ("答えは40です。標準的な算数の問題です。<|endoftext|>答案是九十元", ["ja"]),
         # Hindi, French: none of the five.
         ("इसलिए रोजर के पास अब कुल ग्यारह गेंदें हैं, उत्तर ग्यारह है", []),
         ("La réponse est donc onze balles de tennis en tout.", []),

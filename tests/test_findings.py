@@ -144,26 +144,34 @@ ENGLISH, FRENCH = "smol_math_twins_en", "smol_math_twins_fr"
 COMPREHENSION, TRANSLATION = "smol_comprehension_twins_es", "smol_translate_twins_en_es"
 NEW_VERBS = "smol_math_twins_new_verbs_es"
 MGSM, MSVAMP = "layerswap_mgsm_es", "layerswap_msvamp_es"
+MGSM_JA = "layerswap_mgsm_ja"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 USUAL = "real_model_layers:layer swap b=5 u=2"
 FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
 PREFIX, FUSION = "task expert math_prefix_1-3", "task expert fusion_1-3"
 
+
+def with_base(run, task):
+    """Return what a swap is compared with, and each expert against the base."""
+    experts = {
+        f"{name} expert minus base": compared(
+            f"{run}:{role} expert", f"{run}:base", "exact_match", task
+        )
+        for name, role in (("language", "language"), ("math", "task"))
+    }
+    return {**swap_minus_parts(run, task), **experts}
+
+
 NUMBERS = {
     "Does a swap beat both experts and their average, in Spanish?": lambda: swap_minus_parts(
         "real_model"
     ),
     "Does it do so in French, too?": lambda: swap_minus_parts("real_model_french", FRENCH),
-    "Does it do so on MGSM, the paper's benchmark, with a larger model?": lambda: {
-        **swap_minus_parts("qwen_math_es", MGSM),
-        **{
-            f"{name} expert minus base": compared(
-                f"qwen_math_es:{role} expert", "qwen_math_es:base", "exact_match", MGSM
-            )
-            for name, role in (("language", "language"), ("math", "task"))
-        },
-    },
+    "Does it do so on MGSM, the paper's benchmark, with a larger model?": lambda: with_base(
+        "qwen_math_es", MGSM
+    ),
+    "Does it do so on MGSM in Japanese?": lambda: with_base("qwen_math_ja", MGSM_JA),
     "Does it do so on MSVAMP, with four times as many problems?": lambda: {
         **swap_minus_parts("qwen_msvamp_es", MSVAMP),
         "language expert minus math expert": compared(
@@ -448,7 +456,7 @@ def test_a_section_is_complete_and_its_answer_can_be_read_alone(question):
     section = read_sections()[question]
     (answer,) = re.findall(r"\*\*(.+?)\*\*", section.text, re.DOTALL)
     assert re.search(r"SmolLM2-135M|Qwen2.5-Coder-1.5B|pocket", answer), "names no model"
-    assert re.search(r"Spanish|French|English|target language", answer), "names no language"
+    assert re.search(r"Spanish|French|Japanese|English|target language", answer), "names no language"
     assert not re.search(r"\bequal|\bas good as|\bthe same score", answer)
     holds_zero = [
         name
@@ -535,12 +543,12 @@ def test_the_commands_of_a_section_make_its_results(question):
         assert {*facts_of(data["cells"], data["experts"])} <= made, name
 
 
-@pytest.mark.parametrize("folder", ["qwen_math_es", "qwen_msvamp_es"])
+@pytest.mark.parametrize("folder", ["qwen_math_es", "qwen_math_ja", "qwen_msvamp_es"])
 def test_scores_follow_from_the_answers_without_this_package(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     page = (RESULTS / "README.md").read_text()
     (program,) = re.findall(r"```python\n(import pandas as pd\n\nFOLDER.+?)```", page, re.DOTALL)
-    program = re.sub(r'(?<=results/)\w+(?="  # of MSVAMP)', folder, program)
+    program = re.sub(r'(?<=results/)\w+(?="  # or qwen)', folder, program)
     names: dict = {}
     exec(compile(program, "README.md", "exec"), names)
     assert names["FOLDER"].endswith(folder)

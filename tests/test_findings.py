@@ -456,7 +456,9 @@ def test_a_section_is_complete_and_its_answer_can_be_read_alone(question):
     section = read_sections()[question]
     (answer,) = re.findall(r"\*\*(.+?)\*\*", section.text, re.DOTALL)
     assert re.search(r"SmolLM2-135M|Qwen2.5-Coder-1.5B|pocket", answer), "names no model"
-    assert re.search(r"Spanish|French|Japanese|English|target language", answer), "names no language"
+    assert re.search(r"Spanish|French|Japanese|English|target language", answer), (
+        "names no language"
+    )
     assert not re.search(r"\bequal|\bas good as|\bthe same score", answer)
     holds_zero = [
         name

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ablations.scoring.evaluation import EvaluationRequest
+from ablations.scoring.evaluation import Evaluation, EvaluationRequest, TaskScore
 from ablations.study.files import read_experts_file
 from ablations.train import select
 from ablations.train import trainer as training
@@ -350,10 +350,23 @@ def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, 
     table |= {"checkpoint-3": (0.7, 0.7), "checkpoint-4": (0.7, 0.9)}
 
     def evaluate(stream, request):
-        one = {"higher_is_better": True, "model_dump": lambda **_: {}}
-        values = dict(zip("ab", table[stream], strict=True))
-        scores = {n: SimpleNamespace(task=n, value=v, **one) for n, v in values.items()}
-        return SimpleNamespace(scores=[*scores.values()], score=scores.__getitem__)
+        score = TaskScore(
+            task="a",
+            metric="acc",
+            filter="none",
+            value=0.0,
+            is_share=True,
+            interval=None,
+            stderr=None,
+            n=1,
+            higher_is_better=True,
+        )
+        scores = tuple(
+            score.model_copy(update={"task": task, "value": value})
+            for task, value in zip("ab", table[stream], strict=True)
+        )
+        facts = {"task_versions": {}, "num_fewshot": {}, "versions": {}, "elapsed_s": 0.0}
+        return Evaluation(model=stream, backend="hf", scores=scores, **facts)
 
     engine = SimpleNamespace(evaluate=evaluate, close=lambda: None)
     monkeypatch.setattr(select, "LiveEvaluator", lambda *_: engine)

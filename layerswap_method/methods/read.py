@@ -33,7 +33,7 @@ class RecipeFile(NamedTuple):
 
 def read_recipe_file(path: Path) -> RecipeFile:
     """Return a recipe's file. Raises `InputError` where it cannot be read or is not a recipe."""
-    return _checked(str(path), *read_text_and_yaml(path))._replace(path=path)
+    return _checked(str(path), *read_text_and_yaml(path), path)
 
 
 def file_of_document(document: Mapping[str, Any]) -> RecipeFile:
@@ -46,11 +46,11 @@ def file_of_document(document: Mapping[str, Any]) -> RecipeFile:
     return _checked("recipe", text, parse_yaml(text, "recipe"))
 
 
-def _checked(name: str, text: str, document: Any) -> RecipeFile:
+def _checked(name: str, text: str, document: Any, path: Path | None = None) -> RecipeFile:
     if not isinstance(document, dict) or not isinstance(document.get("merge_method"), str):
         kind = document_kind(document) or "; write merge_method:, models: and base_model:"
         raise InputError(f"{name}: is not a recipe{kind}")
-    return RecipeFile(name, text, document)
+    return RecipeFile(name, text, document, path)
 
 
 def read_recipe(document: Mapping[str, Any]) -> Recipe:

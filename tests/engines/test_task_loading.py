@@ -9,7 +9,7 @@ from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.data import DataUnavailable
 from layerswap_method.errors import InputError
-from tests.standins.tasks import write_drawing_task, write_task, write_tasks
+from tests.standins.tasks import write_coded_task, write_drawing_task, write_task, write_tasks
 
 
 def load(request):
@@ -35,10 +35,7 @@ def test_a_task_of_images_is_refused_before_a_model_is_loaded(tmp_path):
 
 def test_a_task_that_ends_python_does_not(tmp_path):
     tasks = write_tasks(tmp_path / "tasks", items=4)
-    write_task(tasks, "ends", tasks / "data.jsonl", dataset_path="", dataset_kwargs=None)
-    with (tasks / "ends.yaml").open("a") as file:
-        file.write("custom_dataset: !function ends.load\n")
-    (tasks / "ends.py").write_text("raise SystemExit('Prolog is not installed')")
+    write_coded_task(tasks, "ends", "raise SystemExit('Prolog is not installed')")
     with pytest.raises(InputError, match=r"task ends: .*Prolog is not installed"):
         load(EvaluationRequest(tasks=("ends",), include_path=tasks))
 
@@ -71,10 +68,7 @@ def test_a_part_that_the_cache_lacks_is_no_fault_of_the_task(tmp_path):
 
 def test_a_metric_that_the_cache_lacks_is_no_fault_of_the_task(tmp_path, monkeypatch):
     monkeypatch.setattr("evaluate.config.HF_EVALUATE_OFFLINE", True)
-    write_task(tmp_path, "judged", tmp_path / "none.jsonl", dataset_path="", dataset_kwargs=None)
-    with (tmp_path / "judged.yaml").open("a") as file:
-        file.write("custom_dataset: !function judged.load\n")
-    (tmp_path / "judged.py").write_text("import evaluate\n\nevaluate.load('no_such')\n")
+    write_coded_task(tmp_path, "judged", "import evaluate\n\nevaluate.load('no_such')\n")
     with pytest.raises(DataUnavailable, match=r"task judged: .*Couldn't find a module script"):
         load(EvaluationRequest(tasks=("judged",), include_path=tmp_path))
 

@@ -96,10 +96,15 @@ def load(**metadata):
 """
 
 
+def write_coded_task(folder, name, code):
+    """Write a task whose data the function `load` makes, in a module of its name with `code`."""
+    write_task(folder, name, folder / "none.jsonl", dataset_path="", dataset_kwargs=None)
+    with (folder / f"{name}.yaml").open("a") as file:
+        file.write(f"custom_dataset: !function {name}.load\n")
+    (folder / f"{name}.py").write_text(code)
+    return folder
+
+
 def write_drawing_task(folder, name="drawn"):
     """Write a task that reads a tokenizer as lm-eval's RULER does, and draws its items."""
-    write_task(folder, name, folder / "none.jsonl", dataset_path="", dataset_kwargs=None)
-    text = (folder / f"{name}.yaml").read_text()
-    (folder / f"{name}.yaml").write_text(f"{text}custom_dataset: !function drawing.load\n")
-    (folder / "drawing.py").write_text(_DRAWING)
-    return folder
+    return write_coded_task(folder, name, _DRAWING)

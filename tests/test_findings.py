@@ -144,7 +144,7 @@ ENGLISH, FRENCH = "smol_math_twins_en", "smol_math_twins_fr"
 COMPREHENSION, TRANSLATION = "smol_comprehension_twins_es", "smol_translate_twins_en_es"
 NEW_VERBS = "smol_math_twins_new_verbs_es"
 MGSM, MSVAMP = "layerswap_mgsm_es", "layerswap_msvamp_es"
-MGSM_JA = "layerswap_mgsm_ja"
+MGSM_JA, MGSM_EN = "layerswap_mgsm_ja", "layerswap_mgsm_en"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 USUAL = "real_model_layers:layer swap b=5 u=2"
@@ -172,6 +172,7 @@ NUMBERS = {
         "qwen_math_es", MGSM
     ),
     "Does it do so on MGSM in Japanese?": lambda: with_base("qwen_math_ja", MGSM_JA),
+    "Does the swap keep math in English, on MGSM?": lambda: with_base("qwen_math_en", MGSM_EN),
     "Does it do so on MSVAMP, with four times as many problems?": lambda: {
         **swap_minus_parts("qwen_msvamp_es", MSVAMP),
         "language expert minus math expert": compared(
@@ -545,12 +546,14 @@ def test_the_commands_of_a_section_make_its_results(question):
         assert {*facts_of(data["cells"], data["experts"])} <= made, name
 
 
-@pytest.mark.parametrize("folder", ["qwen_math_es", "qwen_math_ja", "qwen_msvamp_es"])
+@pytest.mark.parametrize(
+    "folder", [f"qwen_{name}" for name in ("math_es", "math_ja", "math_en", "msvamp_es")]
+)
 def test_scores_follow_from_the_answers_without_this_package(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     page = (RESULTS / "README.md").read_text()
     (program,) = re.findall(r"```python\n(import pandas as pd\n\nFOLDER.+?)```", page, re.DOTALL)
-    program = re.sub(r'(?<=results/)\w+(?="  # or qwen)', folder, program)
+    program = re.sub(r"(?<=results/)\w+", folder, program, count=1)
     names: dict = {}
     exec(compile(program, "README.md", "exec"), names)
     assert names["FOLDER"].endswith(folder)

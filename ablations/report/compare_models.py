@@ -25,7 +25,7 @@ from ablations.runs.evaluated_models import places_of_models
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.lm_eval_output import is_lm_eval_output, read_lm_eval_output
 from ablations.runs.named_models import model_of_run, run_and_model
-from ablations.runs.observations import CELL, SCORE
+from ablations.runs.observations import CELL, SCORE, without_unbounded
 from ablations.runs.records import is_round
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names, row_of_each_task
@@ -78,6 +78,8 @@ def compare_models(
     sides = [_renamed(side, label) for side, label in zip(sides, labels, strict=True)]
     data = pd.concat([side.results.observations for side in sides], ignore_index=True)
     scores = pd.concat([side.results.scores for side in sides], ignore_index=True)
+    unbounded = scores[scores["is_share"].eq(False)]
+    data = without_unbounded(data, {*zip(*(unbounded[name] for name in SCORE), strict=True)})
     if metric:
         check_names([metric], sorted({*scores["metric"].dropna()}), "--metric:")
         scores = scores[scores["metric"].eq(metric) | scores["state"].ne("done")]
@@ -280,8 +282,8 @@ def _paired(data: pd.DataFrame) -> pd.DataFrame:
     Documents that a task has several times are paired in their order. ``doc_id`` is the number that
     the item had, ``prompt`` the hash of its prompt.
     """
-    parts = data["content"].str.partition("/")
-    data = data.assign(doc_id=data["item"], document=parts[0], prompt=parts[2])
+    hashes = data["content"].str.extract("(?P<document>[^/]*)/(?P<prompt>.*)")
+    data = data.assign(doc_id=data["item"]).join(hashes)
     data = data.sort_values("item", kind="stable")
     cell = [*CELL, "language", "weights", *SCORE, "document"]
     data["copy"] = data.groupby(cell, sort=False).cumcount()
@@ -306,7 +308,7 @@ def _tasks_without_pairs(
         rows = data[data["task"].eq(task) & data["metric"].eq(metric)]
         items = {model: {*rows[rows["model"] == model]["item"]} for model in models}
         if rows.empty:
-            notes[str(task)] = f"{task} has no scores of single items by {metric}"
+            notes[str(task)] = f"{task} has no scores of single items from 0 to 1 by {metric}"
             advice[str(task)] = "choose another --metric"
         for first, second in itertools.combinations(models, 2):
             if not rows.empty and items[first].isdisjoint(items[second]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,10 +68,22 @@ def observations_of(
     joined = pd.concat(items).rename(columns={"weights": "record"})
     data = pd.DataFrame(heads).merge(joined, on=["record", "task"])
     data = data[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
-    # If a metric is no share (perplexity, counts) in one record, its items are left out of all: a
-    # mean over those of some records would stand for all.
     scores = [score for cell in cells for score in cell.scores]
-    unbounded = {(s.task, s.metric, s.filter) for s in scores if not s.is_share}
+    return without_unbounded(data, {(s.task, s.metric, s.filter) for s in scores if not s.is_share})
+
+
+def without_unbounded(
+    data: pd.DataFrame, unbounded: Collection[tuple[str, str, str]]
+) -> pd.DataFrame:
+    """Return observations without those of scores that are no shares (perplexity, counts).
+
+    If a score is none in one record, its items are left out of all: a mean over those of some
+    records would stand for all.
+
+    Args:
+        data: of one or several runs.
+        unbounded: task, metric and filter of every score that is no share in a record of them.
+    """
     return data[~pd.MultiIndex.from_frame(data[[*SCORE]]).isin(unbounded)]
 
 

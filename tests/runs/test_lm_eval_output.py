@@ -191,6 +191,29 @@ def test_other_tasks_filters_and_versions(outputs):
         compare_models(names, ["words_choose"])
 
 
+def test_scores_to_100_are_left_out_and_said(outputs):
+    """One output with such a score is enough: a share and a score to 100 are not subtracted."""
+
+    def to_100(content):
+        content["results"]["words_generate"]["exact_match,first-word"] *= 100
+
+    for output in outputs:
+        edit_results(output, to_100)
+        edit(
+            samples_of(output, "words_generate"),
+            lambda lines: [{**line, "exact_match": 100 * line["exact_match"]} for line in lines],
+        )
+        for names in ([*outputs], [*outputs[::-1]]):
+            compared = compare_models(list(map(str, names)))
+            assert {*compared.comparisons["task"]} == {"words_translate", "words_all"}
+            assert compared.warnings == (
+                "words_generate has no scores of single items from 0 to 1 by exact_match, so it is "
+                "left out.",
+            )
+    with pytest.raises(InputError, match="by exact_match; choose another --metric"):
+        compare_models(list(map(str, outputs)), ["words_generate"])
+
+
 def test_an_output_is_compared_with_a_run_of_ours(tmp_path, outputs):
     study = study_of(baseline=["base"], recipe=None, evaluate={"tasks": ["words_generate"]})
     run = write_run(tmp_path / "ours", study, level, items=12)

@@ -31,6 +31,9 @@ CONFIGS = {
 }
 
 
+TASKS = {path.stem for path in (ROOT / "ablations" / "tasks" / "generated").glob("*.yaml")}
+
+
 def name(path):
     return path.relative_to(ROOT).as_posix()
 
@@ -179,3 +182,10 @@ def test_shown_output_is_what_the_command_prints(page, command, output, monkeypa
     printed = layerswap(*words).output
     pattern = ".*".join(re.escape(part) for part in output.split("...\n"))
     assert re.search(pattern, printed, re.DOTALL), printed
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "ablations" / "study" / "schema.py"], ids=name)
+def test_tasks_that_a_page_names_exist(page):
+    benchmarks = "belebele|flores|global_mgsm|mbpp|mgsm|mmlu|msvamp|polymath"
+    named = re.findall(rf"\blayerswap_(?:{benchmarks})_[\w-]+\b(?![{{_])", page.read_text())
+    assert {*named} <= TASKS

@@ -253,7 +253,7 @@ class SearchBlock(Described):
     """What `layerswap search` chooses by, and what it reports."""
 
     report: StrictStr | None = None
-    """The task whose score the search is about, such as ``layerswap_mgsm_es``. Without it, the
+    """The task whose score the search is about, such as ``layerswap_mgsm_sw``. Without it, the
     first one of `primary`, or of the study."""
 
     choose: StrictStr | None = None
@@ -262,7 +262,7 @@ class SearchBlock(Described):
 
     floors: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Other task -> the most points that a setting may lose there against the better expert, such
-    as ``{layerswap_flores_en_es: 2}``. A setting that loses more comes after all that do not."""
+    as ``{layerswap_flores_en-sw: 2}``. A setting that loses more comes after all that do not."""
 
     share: float | None = Field(default=None, gt=0, lt=1)
     """Part of the items that choose; the others report. Without it, a half where the tasks are one

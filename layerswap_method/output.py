@@ -55,6 +55,13 @@ def check_output(out: Path, inputs: Iterable[Path] = (), listing: str = FILES) -
             f"({', '.join(names[:_SHOWN])}{more}), and is left as it is; move them away, or give "
             "another folder"
         )
+    with suppress(FileNotFoundError):  # the working directory is gone
+        current = Path.cwd()
+        if out.resolve() in (current, *current.parents):
+            raise InputError(
+                f"{out}: the output folder is replaced as a whole, and this command runs in it; "
+                "run it from another folder, or give another"
+            )
 
 
 def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
@@ -139,7 +146,7 @@ def claim_output(out: Path, inputs: Iterable[Path] = (), listing: str = FILES) -
             except InterruptedError:
                 raise
             except OSError as error:
-                raise LayerSwapError(f"{out}: cannot be written: {error.strerror}") from error
+                raise LayerSwapError(_fault(error, folder, out)) from error
             is_spare = False  # until all of it is in its place
             try:
                 check_output(out, (), listing)  # it may hold more by now
@@ -178,6 +185,14 @@ def give_folder_mode(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             path.chmod(path.stat().st_mode | mode)
+
+
+def _fault(error: OSError, folder: Path, out: Path) -> str:
+    """Return what failed while `folder` was filled: the output, or a file of another place."""
+    names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
+    if not names or any(folder in (name, *name.parents) for name in names):
+        return f"{out}: cannot be written: {error.strerror}"
+    return f"{names[0]}: {error.strerror}; nothing is written to {out}"
 
 
 def _can_be_renamed(folder: Path) -> bool:

@@ -28,6 +28,7 @@ from layerswap_method.checkpoint.stored import (
 from layerswap_method.checkpoint.tied_heads import ties, untie_advice
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from layerswap_method.recipe.references import is_there
 from layerswap_method.tensor_names import bare_name, split_layer
 
 _PREFIX = "base_model.model."
@@ -256,7 +257,7 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     names = {Path(reference).name.lower(), base.path.name.lower()}
     if base.path.parent.name == "snapshots":
         names.add(base.path.parents[1].name.rpartition("--")[2].lower())
-    is_same = path.exists() and path.resolve() == base.path.resolve()
+    is_same = is_there(path) and path.resolve() == base.path.resolve()
     if is_same or path.name.lower() in names:
         return None
     return (

@@ -60,8 +60,8 @@ def syntax_problem(reference: str) -> str | None:
 
 
 def is_there(path: str | Path) -> bool:
-    """Return whether `path` exists; one too long for the file system does not."""
-    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for one that is too long
+    """Return whether `path` exists; one too long, or in a folder without access, does not."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for these
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:

@@ -59,6 +59,21 @@ def test_a_disk_that_is_full_after_the_weights(full, trio, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yml"]
 
 
+def test_a_file_of_the_donor_that_cannot_be_read(trio_copy, tmp_path):
+    """The message was that the output cannot be written."""
+    file = trio_copy.base / "tokenizer.json"
+
+    def bar(what, size):
+        file.unlink(missing_ok=True)
+        return nullcontext(lambda count: None)
+
+    with pytest.raises(LayerSwapError) as caught:
+        write(recipe(roles(trio_copy), SWAP, trio_copy.base), tmp_path / "out", bar=bar)
+    out = tmp_path / "out"
+    assert caught.value.message == f"{file}: No such file or directory; nothing is written to {out}"
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
 def test_a_folder_that_cannot_be_synced(trio, tmp_path, monkeypatch):
     """FUSE, SMB and others sync files and no folders; a finished merge was thrown away."""
     real, refused = os.fsync, []

@@ -64,8 +64,8 @@ def test_a_new_folder_an_empty_one_and_an_earlier_merge_replaced(tmp_path, monke
     replace(out, files=OLD)
     assert texts(out) == OLD
     replace(fill(tmp_path / "deep" / "empty", {}))
-    monkeypatch.chdir(out)
-    replace(output_folder("../out/."))
+    monkeypatch.chdir(out.parent)
+    replace(output_folder("../deep/out/."))
     assert texts(out) == NEW  # no single file beside shards, no template of another
     assert left_in(out.parent) == left_in(out) == []
 
@@ -224,6 +224,21 @@ def test_folders_that_no_merge_has_written_are_not_overwritten(tmp_path, monkeyp
     with pytest.raises(InputError, match="no earlier run has listed"):
         replace(own)
     assert texts(own) == mine
+
+
+@pytest.mark.parametrize("below", ["", "deep/er"])
+def test_the_folder_that_the_command_runs_in_is_not_replaced(below, tmp_path, monkeypatch):
+    """The shell was left in a folder that was gone."""
+    out = earlier(tmp_path / "out")
+    monkeypatch.chdir(fill(out / below, {"mine": "mine"} if below else {}))
+    if below:
+        output.write_list(out, [*OLD, "deep/er/mine"])
+    with pytest.raises(InputError, match="this command runs in it; run it from another folder"):
+        replace(out)
+    assert texts(out) == OLD | ({"deep/er/mine": "mine"} if below else {})
+    os.chdir(tmp_path)
+    replace(out)
+    assert texts(out) == NEW
 
 
 def test_places_that_are_refused(trio, tmp_path):

@@ -15,7 +15,15 @@ from ablations.drawing.text_table import text_table, wrapped
 from ablations.report.analysis import Analysis
 from ablations.report.comparisons import rows_of
 from ablations.report.model_scores import ModelScore
-from ablations.report.tables import BELOW, GAP, column_name, floors_text, interval_text, task_text
+from ablations.report.tables import (
+    BELOW,
+    GAP,
+    column_name,
+    floors_text,
+    interval_text,
+    sampled_text,
+    task_text,
+)
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.as_text import number, p_text, points
 from layerswap_method.recipe.references import working_folder
@@ -99,13 +107,12 @@ class ModelComparison:
 
     def _notes(self) -> Iterator[str]:
         frame, level = self.comparisons, self.analysis.study.evaluate.level
-        sampled = "experts, seeds and items" if (frame["cells"] > 2).any() else "items"
         tested = int(((frame["family"] == "primary") & frame["p"].notna()).sum())
         over = f", corrected over {tested} comparisons by Holm's method" if tested > 1 else ""
         yield (
             f"Scores in percent (BLEU and chrF++ to 100); differences in points, first minus "
-            f"second, with {level:.0%} intervals over {sampled}, which are not corrected. p: of "
-            f"no difference{over}."
+            f"second, with {level:.0%} intervals over {sampled_text(self.scores)}, which are not "
+            f"corrected. p: of no difference{over}."
         )
         places = zip(self.models, map(_short_path, self.places), strict=True)
         shown = [f"{model}: {place}" for model, place in places if model != place]

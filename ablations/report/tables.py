@@ -76,19 +76,26 @@ def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Return models × tasks, with intervals."""
     records = frame.to_dict("records")
     texts = ((row["model"], column_name(row, frame), _score_text(row)) for row in records)
-    if (frame["cells"] <= 1).all():
-        sampled = "items"
-    elif (frame["trainings"] > 1).any():
-        sampled = "experts, seeds and items"
-    else:
-        sampled = "seeds and items"
     return table(
         _wide("model", texts),
         "scores",
         "Scores",
-        f"{_UNITS} Intervals: {study.evaluate.level:.0%}, over {sampled}.",
+        f"{_UNITS} Intervals: {study.evaluate.level:.0%}, over {sampled_text(frame)}.",
         floors_text(frame),
     )
+
+
+def sampled_text(scores: pd.DataFrame) -> str:
+    """Return what the intervals of scores and of their differences are over.
+
+    Cells of other settings, which a difference may be averaged over, are no sample.
+
+    Args:
+        scores: from `score_frame`.
+    """
+    if (scores["cells"] <= 1).all():
+        return "items"
+    return "experts, seeds and items" if (scores["trainings"] > 1).any() else "seeds and items"
 
 
 def floors_text(frame: pd.DataFrame) -> str:
@@ -122,8 +129,14 @@ def pairs_table(frame: pd.DataFrame) -> pd.DataFrame | None:
     return table(pd.DataFrame(rows), "over-pairs", "Pairs", note, _UNITS)
 
 
-def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
-    """Return all comparisons, with every number."""
+def comparisons_table(frame: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return all comparisons, with every number.
+
+    Args:
+        frame: comparisons, from `comparison_frame`.
+        scores: from `score_frame`.
+        level: of the intervals, in (0, 1).
+    """
     rows = [
         {
             "contrast": f"{row['first']} − {row['second']}",
@@ -140,14 +153,13 @@ def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     ]
     columns = ["contrast", "task", "difference", UNCORRECTED, "p", "corrected p", "verdict"]
     number = int(((frame["family"] == "primary") & frame["p"].notna()).sum())
-    sampled = "experts, seeds and items" if (frame["cells"] > 2).any() else "items"
     return table(
         pd.DataFrame(rows, columns=[*columns, "family", "over"]),
         "comparisons",
         "All comparisons",
-        f"Differences in points, first minus second, with {level:.0%} intervals over {sampled}. "
-        f"Corrected p: Holm's method over the primary comparisons ({number}). "
-        "Exploratory comparisons and all intervals are not corrected.",
+        f"Differences in points, first minus second, with {level:.0%} intervals over "
+        f"{sampled_text(scores)}. Corrected p: Holm's method over the primary comparisons "
+        f"({number}). Exploratory comparisons and all intervals are not corrected.",
     )
 
 
@@ -303,7 +315,7 @@ def missed_text(row: Any, end: str) -> str:
     if row["clusters"]:
         return f"the {row['clusters']} means differ too much to limit the difference"
     if row["cells"] > 2:
-        return "the trainings differ too much to limit the difference"
+        return "too few trainings or items to limit the difference"
     return "too few items to limit the difference"
 
 

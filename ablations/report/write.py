@@ -98,7 +98,7 @@ def make_report(run: Run, *, draw: bool = True, analysis: Analysis | None = None
         None if best is None or best["p_pairs"].isna().all() else best_table(best, means, level),
         pairs_table(means),
         *layout_tables(means, study.report.tables, shown),
-        comparisons_table(frame, level) if len(frame) else None,
+        comparisons_table(frame, means, level) if len(frame) else None,
         cells_table(scores),
     ]
     if has_answers_table(frame):

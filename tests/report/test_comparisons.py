@@ -40,6 +40,12 @@ def compared(run):
     return analyse(run).comparison_frame
 
 
+def note_on_comparisons(run):
+    tables = make_report(run, draw=False).tables
+    (note,) = next(table for table in tables if table.attrs["key"] == "comparisons").attrs["notes"]
+    return note
+
+
 def one(frame, **where):
     for name, value in where.items():
         frame = frame[frame[name] == value]
@@ -182,7 +188,7 @@ def test_no_interval_is_beyond_what_a_score_can_differ_by(shape):
     row = {"verdict": UNCLEAR, "clusters": 0, **row}
     if shape != (3, 3):
         assert verdict_text(row) == (
-            "cannot tell: the trainings differ too much to limit the difference"
+            "cannot tell: too few trainings or items to limit the difference"
         )
     assert "points possible" in verdict_text({**row, "low": -0.4, "high": 0.6})
     few = {**row, "low": -1.0, "high": 0.9, "cells": 2}
@@ -326,6 +332,7 @@ def test_settings_in_a_grid_are_compared_where_they_differ_in_nothing_else(tmp_p
     expected = [by_setting[1, zone] - by_setting[0, zone] for zone in (0, 1, 2)]
     assert row["difference"] == pytest.approx(np.mean(expected))
     assert (row["second"], row["cells"]) == ("b=0", 6)
+    assert "95% intervals over items." in note_on_comparisons(run)  # six settings, one training
 
 
 def test_seeds_of_a_setting_are_drawn_and_count_as_an_axis(tmp_path):
@@ -338,6 +345,7 @@ def test_seeds_of_a_setting_are_drawn_and_count_as_an_axis(tmp_path):
     own = [mean_of(placements, cell, TASK) for cell in drawn]
     assert len(own) == 2
     assert row["difference"] == pytest.approx(np.mean(own) - mean_of(placements, soup, TASK))
+    assert "95% intervals over seeds and items." in note_on_comparisons(placements)
 
 
 def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -64,6 +64,16 @@ class EngineOptions(Described):
         """Return the options that this backend reads; all others are set to their defaults."""
         fields = type(self).model_fields
         return self.model_copy(update={n: fields[n].default for n in _UNREAD_BY[backend]})
+
+    def with_stored_dtype(self, stored: str | None) -> EngineOptions:
+        """Return the options with the dtype of a stored base in place of ``auto``.
+
+        As they are where they state one, or where no engine runs `stored`.
+        """
+        dtypes = get_args(type(self).model_fields["dtype"].annotation)
+        if self.dtype != "auto" or stored not in dtypes:
+            return self
+        return self.model_copy(update={"dtype": stored})
 
     def identity(self) -> dict[str, Any]:
         """Return the options that are part of a score's identity, as JSON holds them."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar, get_args
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import layerswap_method
 from ablations.engines.backends import (
@@ -547,10 +547,7 @@ def _with_dtype(study: Study, base: Expert, checkpoints: Sequence[Checkpoint]) -
             return study
         return study.model_copy(update={"recipe": {**recipe, "dtype": evaluate.options.dtype}})
     parent = checkpoints[0] if checkpoints else read_checkpoint(base.name, base.folder)
-    stored = parent.dtype
-    if stored not in get_args(EngineOptions.model_fields["dtype"].annotation):
-        return study
-    options = {"options": evaluate.options.model_copy(update={"dtype": stored})}
+    options = {"options": evaluate.options.with_stored_dtype(parent.dtype)}
     return study.model_copy(update={"evaluate": evaluate.model_copy(update=options)})
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ablations.engines.backends import resolve_backend
-from ablations.engines.live import LiveEvaluator
+from ablations.engines.live import LiveEvaluator, SwapFailed
+from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, show_step
 from ablations.requests.resolve import ResolvedTasks, resolve
@@ -18,7 +21,9 @@ from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest, TaskScore
 from ablations.train.config import Select
 from ablations.train.folder import step_of
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError
+from layerswap_method.merge import WriteOptions, write_merge
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
 
@@ -76,13 +81,28 @@ def select_checkpoint(
     Checkpoints that are above the base on the secondary tasks come first, then the score on the
     primary ones counts; of equal ones the earlier is better. Nothing is removed.
 
+    All run in the dtype of the base, as the expert does in a study. One that the live engine does
+    not take is evaluated from disk.
+
     Raises:
-        SwapFailed: for a model that cannot be loaded into the engine.
+        LayerSwapError: where the evaluation fails.
     """
-    engine = LiveEvaluator(base, select.backend, EngineOptions(batch_size=select.batch_size))
+    options = EngineOptions(batch_size=select.batch_size)
+    options = options.with_stored_dtype(read_checkpoint(str(base), base).dtype)
+    engine = LiveEvaluator(base, select.backend, options)
 
     def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
-        return engine.evaluate(merge_of_one(Model(name, folder, adapter)), tasks)
+        model = Model(name, folder, adapter)
+        try:
+            return engine.evaluate(merge_of_one(model), tasks)
+        except SwapFailed as error:
+            logger.warning("%s: cannot use the live engine: %s", name, error.message)
+        engine.close()  # two models need not fit into memory
+        with (
+            _on_disk(model) as whole,
+            closing(start_model(whole, engine.backend, options)) as cold,
+        ):
+            return run_tasks(cold, tasks, whole, engine.backend)
 
     rows: list[dict[str, Any]] = []
     try:
@@ -121,6 +141,23 @@ def select_checkpoint(
         row["kept"] = number < select.keep
     by_step = {step_of(checkpoint): checkpoint for checkpoint in checkpoints}
     return by_step[rows[0]["step"]], rows
+
+
+@contextmanager
+def _on_disk(model: Model) -> Iterator[Path]:
+    """Yield the folder of a whole model; a base with an adapter is merged, and vanishes after."""
+    if model.adapter is None:
+        yield model.folder
+        return
+    show_step(Step("merging to disk"))
+    place = model.adapter.with_name(".merged.partial")
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+    try:
+        place.mkdir()
+        write_merge(merge_of_one(model), place, WriteOptions())
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _shown_scores(evaluation: Evaluation) -> list[TaskScore]:

@@ -344,7 +344,7 @@ def test_the_best_checkpoints_are_kept(tmp_path, tiny_pocket, regime):
         assert best["score"] == pytest.approx((math + (one + other) / 2) / 2)
 
 
-def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, monkeypatch):
+def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(base, tmp_path, monkeypatch):
     table = {"base": (0.0, 0.5)}  # what the engine, real above and below, says of tasks a and b
     table |= {"checkpoint-1": (0.9, 0.4), "checkpoint-2": (0.6, 0.6)}
     table |= {"checkpoint-3": (0.7, 0.7), "checkpoint-4": (0.7, 0.9)}
@@ -371,7 +371,7 @@ def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, 
     engine = SimpleNamespace(evaluate=evaluate, close=lambda: None)
     monkeypatch.setattr(select, "LiveEvaluator", lambda *_: engine)
     monkeypatch.setattr(select, "merge_of_one", lambda model: model.folder.name)
-    base, *folders = (tmp_path / name for name in table)
+    folders = [tmp_path / name for name in table if name != base.name]
     wanted = Select(tasks=("a",), secondary=("b",))
     best, rows = select.select_checkpoint(folders, wanted, None, base, are_adapters=False)
     assert best.name == "checkpoint-3"
@@ -384,7 +384,7 @@ def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, 
 @pytest.mark.parametrize("name", ["math_1", "swahili_1"])
 def test_a_shipped_selection_runs_on_a_stand_in(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    base = write_model(tmp_path / "base", max_position_embeddings=4096)
+    base = write_model(tmp_path / "base", max_position_embeddings=4096, dtype=torch.bfloat16)
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "w1 ", "answer": "w2"}] * 12)
     settings = [
         f"base={base}",

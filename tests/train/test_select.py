@@ -1,0 +1,52 @@
+"""The choice of a checkpoint: what each is evaluated as, and what is looked for before training."""
+
+import pytest
+import torch
+
+from ablations.engines.hf_model import HfModel
+from ablations.engines.options import EngineOptions
+from ablations.requests.resolve import resolve
+from ablations.scoring.evaluation import EvaluationRequest
+from ablations.train.config import Select
+from ablations.train.folder import step_of
+from ablations.train.select import select_checkpoint
+from tests.standins.fine_tunes import edited, tune, write_adapter
+from tests.standins.fresh_engines import evaluate_cold
+from tests.standins.tasks import write_tasks
+from tests.train.conftest import write_base
+
+TASK = "words_choose"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_adapter", [False, True], ids=["whole", "adapter"])
+def test_a_checkpoint_has_the_score_that_its_expert_has_in_a_study(
+    tmp_path, is_adapter, monkeypatch, caplog
+):
+    """That of the base's dtype; checkpoints are float32. No engine that fails loses a training."""
+    base = write_base(tmp_path / "base", dtype=torch.bfloat16)
+    write_tasks(tmp_path / "tasks")
+    request = EvaluationRequest(tasks=(TASK,), include_path=tmp_path / "tasks")
+    checkpoints = [tmp_path / f"checkpoint-{step}" for step in (1, 2)]
+    for step, checkpoint in enumerate(checkpoints, 1):
+        if is_adapter:
+            write_adapter(checkpoint, f"model.layers.{step}.mlp.up_proj", 64, 96)
+        else:
+            edited(tune(base, checkpoint, step, 0.1), dtype="float32")
+
+    def selection():
+        how = Select(tasks=(TASK,), secondary=(TASK,), backend="hf")
+        tasks = resolve(request)
+        return select_checkpoint(checkpoints, how, tasks, base, are_adapters=is_adapter)[1]
+
+    rows = selection()
+    assert len({row["score"] for row in rows} | {rows[0]["secondary_of_base"]}) > 1
+    assert "cannot use the live engine" not in caplog.text
+    for checkpoint in () if is_adapter else checkpoints:
+        cold = evaluate_cold(checkpoint, request, options=EngineOptions(dtype="bfloat16"))
+        (row,) = (row for row in rows if row["step"] == step_of(checkpoint))
+        assert row["score"] == cold.shown_score(TASK).value
+    monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
+    assert selection() == rows
+    assert "cannot use the live engine" in caplog.text
+    assert not [*tmp_path.glob(".*")]

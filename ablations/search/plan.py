@@ -17,7 +17,7 @@ from ablations.runs.records import SEARCH_FILE
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.search.equal import with_equal_keys
 from ablations.search.rounds import FINALISTS, Bound, Round, Size, bounds, halving
-from ablations.search.split import item_keys, split_items
+from ablations.search.split import SplitItems, item_keys, split_items
 from ablations.study.files import StudyFile
 from ablations.study.grouping import StudyModel, derive_models
 from ablations.study.planning import StudyPlan
@@ -314,30 +314,35 @@ def _tasks(
     block = study.search
     report, choose = _task_names(study, listed)
     docs = _docs(request, tuple(dict.fromkeys((choose, report, *block.floors))))
-    counts = {task: len(rows) for task, rows in docs.items()}
-    is_one_set = counts[choose] == counts[report]
-    share = block.share or (0.5 if is_one_set else None)
-    sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {})
-    for side, task in enumerate((choose, report)):
-        part = float(1 - side) if share is None else share
-        sides[side][task] = split_items(item_keys(docs[task]), block.seed, part)[side]
-    for task in block.floors:
-        both = split_items(item_keys(docs[task]), block.seed, share or 0.5)
-        sides[0][task], sides[1][task] = both
+    parallel = dict[int, list[str]]()
+    for task, items_of_task in docs.items():
+        parallel.setdefault(len(items_of_task), []).append(task)
+    splits, notes = dict[str, SplitItems](), [_catch(choose, report, languages)]
+    for tasks in parallel.values():
+        chooses, reports = ({task, *block.floors} & {*tasks} for task in (choose, report))
+        share = block.share or (0.5 if chooses and reports else float(bool(chooses)))
+        keys = item_keys([docs[task] for task in tasks])
+        splits |= {
+            task: split_items(of_task, block.seed, share)
+            for task, of_task in zip(tasks, keys, strict=True)
+        }
+        if choose != report and len(tasks) > 1:
+            notes.append(
+                "Tasks with equally many items are taken to be parallel languages, so an item that "
+                f"chooses in one reports in none: {', '.join(tasks)}."
+            )
+    sides = (
+        {task: splits[task].choose for task in (choose, *block.floors)},
+        {task: splits[task].report for task in (report, *block.floors)},
+    )
     for purpose, items in zip(("choose", "report"), sides, strict=True):
         for task, rows in items.items():
             if len(rows) < 2:
                 raise InputError(
-                    f"{task}: {counted(len(rows), 'item')} of {counts[task]} would {purpose}; take "
-                    "more items, or another search.share"
+                    f"{task}: {counted(len(rows), 'item')} of {len(docs[task])} would {purpose}; "
+                    "take more items, or another search.share"
                 )
-    notes = [_catch(choose, report, languages)]
-    if is_one_set and choose != report:
-        notes.append(
-            f"{choose} and {report} have equally many items, so they are taken to be the same in "
-            "two languages: an item that chooses in one reports in none."
-        )
-    return choose, report, (sides[0], sides[1]), notes
+    return choose, report, sides, notes
 
 
 def _catch(choose: str, report: str, languages: Mapping[str, str]) -> str:
@@ -362,7 +367,8 @@ def _docs(request: EvaluationRequest, tasks: tuple[str, ...]) -> dict[str, list[
     if set(resolved.chosen) != set(tasks) or resolved.groups:
         group = next(iter({*tasks} - {*resolved.chosen} or {*resolved.groups}))
         raise InputError(f"search: {group} is a group; name one task")
-    return {task.task_name: list(task.eval_docs)[: request.limit] for task in load_tasks(resolved)}
+    found = {task.task_name: list(task.eval_docs) for task in load_tasks(resolved)}
+    return {task: found[task][: request.limit] for task in tasks}
 
 
 def split_pools(pools: Pools) -> tuple[Pools, Pools]:

@@ -1,17 +1,25 @@
-"""Which items choose and which report: by a hash of each item's identity, the same in all tasks."""
+"""Which items choose and which report: by a hash of each item's name, one in parallel tasks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 _IDENTITY = ("link", "sample_id", "id")
-"""Fields that name an item in all languages of a benchmark: Belebele's passage, MMLU's, FLORES'."""
+"""Fields that may name an item in all languages: Belebele's passage, MMLU's item, FLORES'.
 
-_PASSAGE = 80
-"""Least characters of a text that is a passage where several items share it."""
+PolyMath's `id` has the language in it, so it names no item of another language.
+"""
+
+_PASSAGE_BYTES = 80
+"""Least size in UTF-8 of a text that is a passage where several items share it.
+
+Bytes, as a Chinese or Japanese character has three, and says about as much as three Latin ones.
+"""
 
 _COMMON = 4
 """A text that more than one item in so many has is an instruction, and no passage."""
@@ -24,33 +32,49 @@ class SplitItems(NamedTuple):
     report: tuple[int, ...]
 
 
-def item_keys(docs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what names each item in the split: equal for items that belong to one side.
+def item_keys(tasks: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[str]]:
+    """Return for each of parallel tasks what names its items: equal for items of one side.
 
-    Items of one passage, and items that are the same but for their identity, share the key of the
-    first of them. A key is the item's identity, or else its row, so that parallel languages, which
-    have the same order, have the same keys.
+    The same item of two languages has one name: its identity, or else its row, as parallel
+    languages have one order. Items of one passage, and items that are the same but for their
+    identity, share the name of the first of them, in all tasks if they do so in one: a passage may
+    be long enough in one language only.
+
+    Args:
+        tasks: the items of each task, equally many.
     """
-    first_of, count = dict[str, int](), dict[str, int]()
-    texts = [_texts(doc) for doc in docs]
-    for text in (text for of_doc in texts for text in of_doc):
-        count[text] = count.get(text, 0) + 1
-    group = list(range(len(docs)))
+    names = _names(tasks)
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(chain(*names)))}
+    group = list(range(len(numbers)))
 
-    def root(row: int) -> int:
-        while group[row] != row:
-            row = group[row]
-        return row
+    def root(number: int) -> int:
+        while group[number] != number:
+            number = group[number]
+        return number
 
-    for row, of_doc in enumerate(texts):
-        for text in of_doc:
-            if count[text] > max(1, len(docs) // _COMMON) and text != of_doc[0]:
-                continue
-            first = root(first_of.setdefault(text, row))
-            low, high = sorted((first, root(row)))
-            group[high] = low
-    roots = [root(row) for row in range(len(docs))]
-    return [_identity(docs[row], row) for row in roots]
+    for docs, of_task in zip(tasks, names, strict=True):
+        texts = [_texts(doc) for doc in docs]
+        count = Counter(chain(*texts))
+        first_of = dict[str, int]()
+        for name, of_doc in zip(of_task, texts, strict=True):
+            for text in of_doc:
+                if count[text] > max(1, len(docs) // _COMMON) and text != of_doc[0]:
+                    continue
+                first = root(first_of.setdefault(text, numbers[name]))
+                low, high = sorted((first, root(numbers[name])))
+                group[high] = low
+    by_number = [*numbers]
+    return [[by_number[root(numbers[name])] for name in of_task] for of_task in names]
+
+
+def _names(tasks: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[str]]:
+    """Return the name of each item: its identity in the first task, or in one that has these.
+
+    A task without any identity of the first has the names of the same rows there.
+    """
+    identities = [_identities(docs) for docs in tasks]
+    first = identities[0]
+    return [first if {*first}.isdisjoint(of_task) else of_task for of_task in identities]
 
 
 def _texts(doc: Mapping[str, Any]) -> list[str]:
@@ -58,26 +82,29 @@ def _texts(doc: Mapping[str, Any]) -> list[str]:
     content = {name: value for name, value in doc.items() if name not in _IDENTITY}
     whole = json.dumps(content, sort_keys=True, default=str)
     long = {
-        value for value in content.values() if isinstance(value, str) and len(value) >= _PASSAGE
+        value
+        for value in content.values()
+        if isinstance(value, str) and len(value.encode()) >= _PASSAGE_BYTES
     }
     return [whole, *sorted(long)]
 
 
-def _identity(doc: Mapping[str, Any], row: int) -> str:
-    for name in _IDENTITY:
-        if isinstance(value := doc.get(name), str | int):
-            return f"{name} {value}"
-    return f"row {row}"
+def _identities(docs: Sequence[Mapping[str, Any]]) -> list[str]:
+    for field in _IDENTITY:
+        values = [doc.get(field) for doc in docs]
+        if all(isinstance(value, str | int) for value in values):
+            return [f"{field} {value}" for value in values]
+    return [f"row {row}" for row in range(len(docs))]
 
 
 def split_items(keys: Sequence[str], seed: int, share: float) -> SplitItems:
     """Return the rows of items that choose, and of those that report, each in random order.
 
-    The side and the place of an item follow from its key and the seed alone: the same in every
-    task, language and number of items.
+    The side and the place of an item follow from its key and the seed alone, whatever the number of
+    items.
 
     Args:
-        keys: of all items, from `item_keys`.
+        keys: of all items of a task, from `item_keys`.
         seed: of the split.
         share: of the items that choose, about, in (0, 1); 0: none, 1: all.
     """

@@ -265,8 +265,9 @@ class SearchBlock(Described):
     as ``{layerswap_flores_en-sw: 2}``. A setting that loses more comes after all that do not."""
 
     share: float | None = Field(default=None, gt=0, lt=1)
-    """Part of the items that choose; the others report. Without it, a half where the tasks are one
-    or have equally many items (parallel languages have), else all items of each."""
+    """Part of the items that choose; the others report. Without it, a half. All items of a task
+    that only chooses or only reports do so, unless another task with equally many items does the
+    other: such tasks are taken to be parallel languages."""
 
     rounds: tuple[Annotated[StrictInt, Field(ge=1)], ...] = ()
     """Items of the task after each round, such as ``[50, 100, 200, 400]``; as many as there are end

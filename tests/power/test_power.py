@@ -127,7 +127,7 @@ def test_items_are_those_that_the_tasks_have(tmp_path):
     share = {"search": {"share": 0.75, "seed": 1}}
     searched = write_yaml(tmp_path / "search.yml", study_document(evaluate=evaluate, **share))
     rows = [{"number": n} for n in range(20)]
-    reported = split_items(item_keys(rows), 1, 0.75).report
+    reported = split_items(*item_keys([rows]), 1, 0.75).report
     (items,) = {*power_of(str(searched)).table["items"]}
     assert items == len(reported) < 10
 

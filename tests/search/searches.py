@@ -34,6 +34,7 @@ def write_models(folder, *, is_outside_trained=True):
 def write_words_search(folder, places, *, items=80, **changes):
     """Write a study of models, which choose one of two words; return it and its experts file.
 
+    Its tasks have the same items, `short_sw` the first 30, with an `id` of their own as PolyMath's.
     `places` are from `write_models`.
     """
     rows = [
@@ -45,8 +46,9 @@ def write_words_search(folder, places, *, items=80, **changes):
         }
         for n in range(items)
     ]
-    data = write_rows(folder / "tasks", rows)
-    for name in ("choose_sw", "read_sw"):
+    for name, of_task in (("choose_sw", rows), ("read_sw", rows), ("short_sw", rows[:30])):
+        named = [{"id": f"{name}-{row['number']}", **row} for row in of_task]
+        data = write_rows(folder / "tasks" / name, named)
         write_task(
             folder / "tasks",
             name,

@@ -219,6 +219,32 @@ def test_a_dry_run_states_the_bound_and_writes_nothing(tmp_path, places):
 
 
 @pytest.mark.parametrize(
+    ("choose", "floors", "parallel"),
+    [
+        ("read_sw", {}, "read_sw, choose_sw"),
+        ("short_sw", {}, None),
+        ("short_sw", {"read_sw": 5}, "choose_sw, read_sw"),
+    ],
+)
+def test_an_item_chooses_or_reports_whatever_the_task(choose, floors, parallel, tmp_path, places):
+    search = {"report": "choose_sw", "choose": choose, "floors": floors}
+    study, experts = write_words_search(tmp_path, places, search=search)
+    _, search = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
+    assert {*search.choose_items} == {choose, *floors}
+    assert {*search.report_items} == {"choose_sw", *floors}
+    of_short = search.choose_items.pop("short_sw", range(30))
+    assert len(of_short) == 30
+    chosen, reported = (
+        {row for rows in items.values() for row in rows}
+        for items in (search.choose_items, search.report_items)
+    )
+    assert not chosen & reported
+    assert len(chosen | reported) == 80
+    notes = [note for note in search.notes if "taken to be parallel" in note]
+    assert [note.rpartition(": ")[2] for note in notes] == ([f"{parallel}."] if parallel else [])
+
+
+@pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"vary": {"experts.task": ["math"], "bottom_layers": [0, 1]}}, "a search chooses a sett"),

@@ -14,9 +14,13 @@ def questions(count, language):
 
 
 def sides(docs, seed=0, share=0.5):
-    split = split_items(item_keys(docs), seed, share)
+    split = split_items(*item_keys([docs]), seed, share)
     assert sorted((*split.choose, *split.report)) == list(range(len(docs)))
     return split
+
+
+def parallel_sides(*tasks):
+    return [split_items(keys, 0, 0.5) for keys in item_keys(tasks)]
 
 
 def test_parallel_languages_have_the_same_sides_and_order():
@@ -33,8 +37,17 @@ def test_an_identity_is_followed_wherever_its_row_is(name):
     rows = [{name: f"x{n}", "text": f"text {n}"} for n in range(80)]
     other = [{name: f"x{n}", "text": f"andere {n}"} for n in range(80)]
     random.Random(1).shuffle(other)
-    first, second = sides(rows), sides(other)
+    first, second = parallel_sides(rows, other)
     assert [rows[r][name] for r in first.choose] == [other[r][name] for r in second.choose]
+
+
+def test_an_id_with_the_language_in_it_names_no_item_of_another_language():
+    english, swahili = (
+        [{"id": f"low-{code}-{n}", "question": f"{code} {n}"} for n in range(125)]
+        for code in ("en", "sw")
+    )
+    first, *others = parallel_sides(english, swahili, questions(125, "Spanish"))
+    assert others == [first, first]
 
 
 def test_questions_on_one_passage_fall_on_one_side():
@@ -48,17 +61,38 @@ def test_questions_on_one_passage_fall_on_one_side():
     assert all(len(part) > 8 for part in passages)  # and the instruction that all share joins none
 
 
+JAPANESE = "その川は山に源を発し、{}の町と三つの湖を通って、やがて海へと流れ込んでいる。"
+
+
+def test_a_passage_of_fewer_characters_that_says_as_much_is_one():
+    assert len(JAPANESE) < 45
+    docs = [{"passage": JAPANESE.format(n // 3), "question": f"質問 {n}"} for n in range(120)]
+    assert len({*item_keys([docs])[0]}) == 40
+
+
+def test_questions_on_a_passage_that_is_short_in_one_language_fall_on_one_side_in_both():
+    long, short = (
+        [{"passage": text.format(n // 3), "question": f"question {n}"} for n in range(120)]
+        for text in (PASSAGE, "The river {}")
+    )
+    for tasks in ((long, short), (short, long)):
+        first, second = parallel_sides(*tasks)
+        assert first == second
+        assert not {row // 3 for row in first.choose} & {row // 3 for row in first.report}
+
+
 def test_a_passage_of_two_passages_joins_them():
     first, second = PASSAGE.format(1), PASSAGE.format(2)
     docs = [{"a": first, "b": "x"}, {"a": second, "b": "y"}, {"a": first, "b": second}]
     docs += [{"a": PASSAGE.format(n), "b": "z"} for n in range(3, 20)]
-    assert len({*item_keys(docs)[:3]}) == 1
-    assert len({*item_keys(docs)}) == 18
+    (keys,) = item_keys([docs])
+    assert len({*keys[:3]}) == 1
+    assert len({*keys}) == 18
 
 
 def test_equal_items_fall_on_one_side():
     docs = [{"id": n, "question": f"What is {n % 50} + 1?"} for n in range(100)]
-    keys = item_keys(docs)
+    (keys,) = item_keys([docs])
     assert keys[:50] == keys[50:]
     assert len({*keys}) == 50
 

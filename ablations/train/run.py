@@ -40,7 +40,7 @@ from ablations.train.folder import (
 from ablations.train.model import load_base, load_tokenizer
 from ablations.train.regimes import ADAPTERS, AdapterFusion, Lora
 from ablations.train.rows import IGNORED, Mix, Tokens, count_learned, mix_rows, split_row
-from ablations.train.select import select_checkpoint, selection_tasks
+from ablations.train.select import check_selection_data, select_checkpoint, selection_tasks
 from ablations.train.side_adapters import with_adapter
 from layerswap_method.checkpoint.origin import is_far
 from layerswap_method.errors import InputError, counted
@@ -95,7 +95,8 @@ def train_expert(
 
     Raises:
         InputError: for what is wrong with the options, the data, the base or the folder.
-        LayerSwapError: where the loss is not finite, or something cannot be written.
+        LayerSwapError: where the loss is not finite, or something cannot be written, or data of the
+            tasks that choose a checkpoint is on a hub that cannot be reached.
     """
     base, arguments, tasks = _prepare(config, out, isolation)
     from ablations.train.trainer import processes, train
@@ -119,6 +120,8 @@ def train_expert(
             )
         try:
             if claim is not None:
+                if tasks is not None:
+                    check_selection_data(tasks, config.file)
                 write_training_record(out, record)
                 remove_partial_checkpoints(out)
             state.wait_for_everyone()
@@ -180,13 +183,13 @@ def _prepare(
 def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | None = None) -> str:
     """Return the rows of a training, one of them as tokens, its steps and its memory.
 
-    Data sets and the base are read, the base's weights only where `out` has a run, which must be
+    Data sets and the base are read (also of the tasks of ``select``), the base's weights only where `out` has a run, which must be
     of these settings. Nothing is written.
 
     Raises:
         InputError: as `train_expert`.
     """
-    base, arguments, _ = _prepare(config, out, isolation)
+    base, arguments, tasks = _prepare(config, out, isolation)
     from ablations.train.trainer import describe_memory, prepare_rows
 
     with status_line():
@@ -194,6 +197,8 @@ def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | 
         mix = mix_rows(config)
         if any(out.glob("[!.]*")):
             check_record(out, _identity(config, base.folder, mix))
+        if tasks is not None:
+            check_selection_data(tasks, config.file)
         tokenizer = load_tokenizer(base.folder)
         prepared = prepare_rows(config, arguments, base.folder, tokenizer, mix.train)
     rows, at_once = prepared.rows, arguments.per_device_train_batch_size

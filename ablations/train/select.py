@@ -15,6 +15,7 @@ from ablations.engines.backends import resolve_backend
 from ablations.engines.live import LiveEvaluator, SwapFailed
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
+from ablations.engines.task_loading import check_data
 from ablations.machine.progress import Step, show_step
 from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.sandbox import Isolation
@@ -22,7 +23,7 @@ from ablations.scoring.evaluation import Evaluation, EvaluationRequest, TaskScor
 from ablations.train.config import Select
 from ablations.train.folder import step_of
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge import WriteOptions, write_merge
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
@@ -66,6 +67,19 @@ def selection_tasks(
             reasons = "; ".join(resolved.skipped.values())
             raise InputError(f"{file}: select: all tasks are skipped: {reasons}")
     return resolved
+
+
+def check_selection_data(tasks: ResolvedTasks, file: str) -> None:
+    """Load the data of `selection_tasks` once, so that an error comes before training.
+
+    Raises:
+        InputError: where the user can mend a problem.
+        LayerSwapError: where a hub cannot be reached.
+    """
+    try:
+        check_data([tasks])
+    except LayerSwapError as error:
+        raise type(error)(f"{file}: select: {error.message}") from error
 
 
 def select_checkpoint(

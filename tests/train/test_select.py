@@ -7,13 +7,15 @@ from ablations.engines.hf_model import HfModel
 from ablations.engines.options import EngineOptions
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
+from ablations.train import trainer
 from ablations.train.config import Select
 from ablations.train.folder import step_of
 from ablations.train.select import select_checkpoint
+from tests.standins.command import layerswap
 from tests.standins.fine_tunes import edited, tune, write_adapter
 from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.tasks import write_tasks
-from tests.train.conftest import write_base
+from tests.train.conftest import write_base, write_config
 
 TASK = "words_choose"
 
@@ -50,3 +52,15 @@ def test_a_checkpoint_has_the_score_that_its_expert_has_in_a_study(
     assert selection() == rows
     assert "cannot use the live engine" in caplog.text
     assert not [*tmp_path.glob(".*")]
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_tasks_without_data_are_refused_before_training(tmp_path, base, rows, words, monkeypatch):
+    monkeypatch.setattr(trainer, "load_base", lambda *_: pytest.fail("a model was loaded"))
+    how = {"tasks": ["layerswap_mgsm_sw"], "data_dir": str(tmp_path / "data"), "backend": "hf"}
+    (tmp_path / "data").mkdir()
+    config = write_config(tmp_path / "c.yml", base, rows, select=how)
+    result = layerswap("train", config, "--out", tmp_path / "out", *words)
+    assert result.exit_code == 2, result.output
+    assert "c.yml: select: task layerswap_mgsm_sw: " in " ".join(result.stderr.split())
+    assert not [*(tmp_path / "out").glob("[!.]*")]

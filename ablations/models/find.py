@@ -93,6 +93,7 @@ _BUILT = {
     "other_bases": "make different-bases (in a clone)",
     "smol": "layerswap smol build",
     "smol_experts": "make real-model (in a clone)",
+    "qwen": "make qwen (in a clone)",
 }
 """Folder below `runs` -> the command that makes it."""
 

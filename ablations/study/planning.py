@@ -238,7 +238,8 @@ def _check_files(
     """
     whole = _with_all_files(file, experts_file)
     study, problems = whole.study, [*whole.problems]
-    folders = (own_folder(file.path), whole.folder)
+    beside = whole.experts_file and own_folder(whole.experts_file)
+    folders = (own_folder(file.path), beside)
     problems += checks.study_problems(study, folders, has_all_tasks=not whole.problems)
     placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
     problems += cell_problems(study, placeholders)
@@ -413,18 +414,19 @@ class _WholeStudy(NamedTuple):
     of_file: Mapping[str, str]
     """The names of the experts file alone -> where that has them."""
 
-    folder: Path | None
-    """Folder of the experts file."""
+    experts_file: Path | None
+    """None without one, and where a program gave its content."""
 
 
 def _with_all_files(file: StudyFile, experts_file: Path | ExpertsFile | None) -> _WholeStudy:
     """Return the study as its files make it; `plan_study` adds its models' dtype alone."""
-    study, of_file, folder = file.study, dict[str, str](), None
+    study, of_file = file.study, dict[str, str]()
+    path: Path | None = None
     if experts_file is None:
         experts_file = file.experts_file
     if experts_file is not None:
         if not isinstance(experts_file, ExpertsFile):
-            folder, experts_file = own_folder(experts_file), read_experts_file(experts_file)
+            path, experts_file = experts_file, read_experts_file(experts_file)
         of_file = {name: entry.path for name, entry in experts_file.experts.items()}
         study = with_experts_file(study, experts_file, file.settings)
     own = study.experts.places
@@ -432,9 +434,10 @@ def _with_all_files(file: StudyFile, experts_file: Path | ExpertsFile | None) ->
     places = {
         name: _Place(place, own_folder(file.path)) for name, place in {**own, **written}.items()
     }
+    folder = None if path is None else own_folder(path)
     places |= {name: _Place(place, folder) for name, place in of_file.items()}
     study, problems = checks.with_tasks_by_language(study)
-    return _WholeStudy(study, problems, places, of_file, folder)
+    return _WholeStudy(study, problems, places, of_file, path)
 
 
 class _FoundExperts(NamedTuple):
@@ -492,8 +495,10 @@ def _find_experts(
 def _expert_problems(whole: _WholeStudy, found: _FoundExperts) -> Iterator[str]:
     """Yield which experts of a study are not there."""
     unknown = found.unknown
+    where = f"{whole.experts_file}: " if whole.experts_file else ""
     if whole.of_file:
-        yield from (_not_in_experts_file(name, whole.study, whole.of_file) for name in unknown)
+        for name in unknown:
+            yield f"{where}{_not_in_experts_file(name, whole.study, whole.of_file)}"
     elif unknown:
         yield (
             f"the study does not say where {', '.join(unknown)} is: add --experts FILE, or write a "
@@ -504,7 +509,8 @@ def _expert_problems(whole: _WholeStudy, found: _FoundExperts) -> Iterator[str]:
     for name, error in found.missing.items():
         place = whole.places.get(name)
         is_of_recipe = {name, name if place is None else place.reference} & models_of_recipe
-        yield f"{error.message}{roles if is_of_recipe else ''}"
+        blamed = where if name in whole.of_file else ""
+        yield f"{blamed}{error.message}{roles if is_of_recipe else ''}"
 
 
 def _not_in_experts_file(name: str, study: Study, places: Mapping[str, str]) -> str:

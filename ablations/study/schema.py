@@ -31,7 +31,7 @@ from pydantic import (
 
 from ablations.engines.options import EngineOptions
 from ablations.scoring.evaluation import EvaluationSettings, Listed
-from ablations.tasks.catalog import as_code
+from ablations.tasks.catalog import as_code, nearest_language
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.references import is_there, map_texts
@@ -89,6 +89,8 @@ def _by_code(value: Any) -> Any:
     coded: dict[Any, Any] = {}
     for language, entry in value.items():
         code = as_code(language) if isinstance(language, str) else language
+        if code == language and (hint := nearest_language(str(language))):
+            raise ValueError(f"no language {language!r}{hint}")
         if code in coded:
             raise ValueError(f"{code} is named twice, once by its name; write it once")
         coded[code] = entry

@@ -12,7 +12,7 @@ from pydantic import Field, StrictStr
 
 from ablations.tasks.suites import read_suites
 from ablations.tasks.task_yaml import read_task_file, task_file_paths
-from layerswap_method.errors import InputError, nearest_of
+from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.recipe.validation import validated
@@ -136,6 +136,12 @@ def as_code(language: str) -> str:
     A code of three letters stays, too: tasks of users may have it in their names.
     """
     return (language_code(language) if len(language) > 3 else None) or language
+
+
+def nearest_language(name: str) -> str:
+    """Return the hint of `nearest` for a misspelt English name of a language, or ``""``."""
+    names = [entry["name"] for entry in read_languages(LANGUAGE_NAMES).values()]
+    return nearest(name, names, 0.85) if len(name) > 3 else ""
 
 
 @cache

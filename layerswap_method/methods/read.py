@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.table import METHODS, OUR_METHODS
 from layerswap_method.recipe.document import OtherRecipe, Recipe
 from layerswap_method.recipe.kinds import document_kind
@@ -49,6 +49,9 @@ def file_of_document(document: Mapping[str, Any]) -> RecipeFile:
 def _checked(name: str, text: str, document: Any, path: Path | None = None) -> RecipeFile:
     if not isinstance(document, dict) or not isinstance(document.get("merge_method"), str):
         kind = document_kind(document) or "; write merge_method:, models: and base_model:"
+        for key in document if isinstance(document, dict) else ():
+            if key != "merge_method" and (hint := nearest(str(key), ["merge_method"], 0.8)):
+                kind = f"; {key}: unknown key{hint}"
         raise InputError(f"{name}: is not a recipe{kind}")
     return RecipeFile(name, text, document, path)
 

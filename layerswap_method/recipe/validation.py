@@ -33,6 +33,8 @@ def validation_texts(model: type[BaseModel], document: Any, error: ValidationErr
         kind = item["type"]
         if kind == "missing":
             place, text = (*place, *missing_key), " is missing"
+        elif whole := _list_without_quotes(document, place):
+            place, text = place[:-1], f": write the list in quotes: {whole}"
         elif kind == "extra_forbidden":
             place = (*place, *missing_key)
             text = f": unknown key{_hint(model, document, place)}"
@@ -51,6 +53,24 @@ def validation_texts(model: type[BaseModel], document: Any, error: ValidationErr
         texts.setdefault(place, f"{show_location(place)}{text}" if place else text.lstrip(": "))
     outer_places = {place[:end] for place in texts for end in range(1, len(place))}
     return list(dict.fromkeys(text for place, text in texts.items() if place not in outer_places))
+
+
+def _list_without_quotes(document: Any, place: Location) -> str:
+    """Return the key and list that ``{layers: 0-4,7}`` means, where YAML has a key 7; else ""."""
+    block = document
+    for part in place[:-1]:
+        block = block[part]
+    if not place or not isinstance(block, Mapping) or block[place[-1]] is not None:
+        return ""
+    keys = list(block)
+    start = end = keys.index(place[-1])
+    while start and block[keys[start]] is None:
+        start -= 1
+    while end + 1 < len(keys) and block[keys[end + 1]] is None:
+        end += 1
+    parts = [block[keys[start]], *keys[start + 1 : end + 1]]
+    is_list = all(re.fullmatch(r"\d+(-\d+)?", str(part)) for part in parts)
+    return f'{keys[start]}: "{",".join(map(str, parts))}"' if is_list else ""
 
 
 def _reason(item: Any, value: Any) -> str:

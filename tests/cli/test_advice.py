@@ -73,6 +73,14 @@ ROWS = {
 }
 FILES = {
     "dtype": (changed(SWAP, dtype="fp16"), "did you mean 'float16'?"),
+    "method": (
+        yaml.safe_dump({"merge_methd": "layer_swap", "models": []}),
+        "is not a recipe; merge_methd: unknown key; did you mean 'merge_method'?",
+    ),
+    "language": (
+        changed(STUDY, experts=EXPERTS | {"language": {"swahilli": ["./spanish"]}}),
+        "no language 'swahilli'; did you mean 'Swahili'?",
+    ),
     "slices": (changed(SWAP, slices=[{"sources": []}]), "every layer keeps its place; write mod"),
     "layers": (
         changed(SWAP, parameters={"placement": "layers", "language_layers": [0, 1]}),
@@ -116,7 +124,7 @@ def test_a_message_on_a_file_says_what_to_write(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
     content, text = FILES[name]
     (folder / f"{name}.yml").write_text(content)
-    is_recipe = "merge_method" in yaml.safe_load(content)
+    is_recipe = "models" in yaml.safe_load(content)
     result = layerswap(*(["check"] if is_recipe else ["run", "--dry-run"]), f"{name}.yml")
     assert text in " ".join(result.output.split()), result.output
 
@@ -158,6 +166,9 @@ def test_a_study_names_all_experts_that_it_does_not_say_the_place_of(folder, mon
     write_yaml(folder / "mine.yml", {"bass": "./base", "maths_expert": "./math", "es_1": "./base"})
     result = layerswap("run", "names.yml", "--dry-run", "--experts", "mine.yml")
     assert (
-        "no expert 'swahili' in the experts file, which names bass, es_1, maths_expert; for one of "
-        "them: --set 'experts.language={es: [NAME]}'"
+        "mine.yml: no expert 'swahili' in the experts file, which names bass, es_1, maths_expert; "
+        "for one of them: --set 'experts.language={es: [NAME]}'"
     ) in " ".join(result.output.split())
+    write_yaml(folder / "mine.yml", {"bass": "./base", "maths_expert": "./math", "swahili": "./no"})
+    result = layerswap("run", "names.yml", "--dry-run", "--experts", "mine.yml")
+    assert "mine.yml: expert 'swahili': ./no: no such folder" in result.output

@@ -128,6 +128,10 @@ PARAMETERS = [
     ({"placement": "midle"}, ["parameters.placement", "did you mean 'middle'"]),
     ({"placement": "layers"}, ["needs language_layers"]),
     ({"placement": "layers", "language_layers": 3}, ["language_layers", 'in quotes: "3"']),
+    (
+        {"placement": "layers", "language_layers": "0-4", 7: None, "9-10": None},
+        ['parameters: write the list in quotes: language_layers: "0-4,7,9-10"'],
+    ),
     ({"placement": "layers", "language_layers": "0", "bottom_layers": 1}, ["bottom_layers has no"]),
     ({"language_layers": "0-1"}, ["language_layers has no effect", "placement: layers"]),
     ({"placement": "soup", "bottom_layers": 5, "top_transition": 1}, ["have no effect", "drop it"]),

@@ -202,6 +202,7 @@ def test_an_experts_file_that_is_none_says_why(tmp_path, text, message):
         ("runs/pocket/nothing", "layerswap pocket build"),
         ("runs/pocket_experts/math_1", r"make pocket-experts .* makes it here"),
         ("runs/smol_experts/fr_1", "make real-model"),
+        ("runs/qwen/base", "make qwen"),
         ("some-org/some-model", "hf download some-org/some-model"),
         (
             "{}/base/model.safetensors",

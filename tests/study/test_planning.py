@@ -245,7 +245,9 @@ def test_models_that_no_cache_has_are_said_in_one_form(tmp_path, models, problem
     lines = [line for line in told.splitlines() if "org/" in line]
     forms = {line.replace(name, "NAME") for name, line in zip(names, lines, strict=True)}
     (form,) = forms
-    assert form.startswith("  - expert 'NAME': org/NAME-1b: no such folder (")
+    assert form.startswith(
+        f"  - {tmp_path / 'hub.yml'}: expert 'NAME': org/NAME-1b: no such folder ("
+    )
     assert "), and the hub's cache does not have it (HF_HUB_OFFLINE is set); this gets it: " in form
     assert "hf download org/NAME-1b --include '*.safetensors' --include" in form
     assert re.search(r"( --include '[^']+')+$", form)

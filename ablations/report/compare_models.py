@@ -23,7 +23,7 @@ from ablations.report.model_comparison import ModelComparison
 from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluated_models import places_of_models
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.lm_eval_output import is_lm_eval_output, read_lm_eval_output
+from ablations.runs.lm_eval_output import LEVEL, is_lm_eval_output, read_lm_eval_output
 from ablations.runs.named_models import model_of_run, run_and_model
 from ablations.runs.observations import CELL, SCORE, without_unbounded
 from ablations.runs.records import is_round
@@ -66,7 +66,11 @@ def compare_models(
     """
     if len(names) < 2:
         raise InputError("compare takes two or more models; give another folder or RUN:MODEL")
-    sides = [_evaluated(name, tasks) for name in places_of_models(names)]
+    words = places_of_models(names)
+    runs = {word: _of_run(word) for word in words if not _is_output(word)}
+    # Runs have one level (`setting_notes`), at which the outputs of lm-eval get their intervals.
+    level = next((side.results.study.evaluate.level for side in runs.values()), LEVEL)
+    sides = [runs.get(word) or _of_output(word, tasks, level) for word in words]
     named = zip(names, sides, strict=True)
     for (first_name, first), (second_name, second) in itertools.combinations(named, 2):
         if first.identity == second.identity:
@@ -125,26 +129,33 @@ def compare_models(
     return ModelComparison(tuple(labels), places, tuple(dict.fromkeys(warnings)), analysis)
 
 
-def _evaluated(name: str, tasks: Sequence[str]) -> ComparedModel:
-    """Return the evaluated model that a user names."""
+def _is_output(name: str) -> bool:
     folder, label = run_and_model(name)
-    if label is None and is_lm_eval_output(folder):
-        output = read_lm_eval_output(folder, tasks)
-        (model,) = output.results.models
-        identity = output.results.observations["weights"].iloc[0]
-        return ComparedModel(
-            word=name,
-            label=model.label,
-            results=output.results,
-            identity=identity,
-            versions=output.versions,
-            settings=output.settings,
-            notes=output.notes,
-        )
+    return label is None and is_lm_eval_output(folder)
+
+
+def _of_run(name: str) -> ComparedModel:
+    """Return a model of a run of ours."""
     run, model = model_of_run(name)
     identity = (run.path.resolve(), frozenset(model.cells))
     notes = (_CHOSEN,) if is_round(run.path) else ()
     return ComparedModel(name, model.label, run.results, identity, run, notes=notes)
+
+
+def _of_output(name: str, tasks: Sequence[str], level: float) -> ComparedModel:
+    """Return the model of an output of lm-eval."""
+    folder, _ = run_and_model(name)
+    output = read_lm_eval_output(folder, tasks, level)
+    (model,) = output.results.models
+    return ComparedModel(
+        word=name,
+        label=model.label,
+        results=output.results,
+        identity=output.results.observations["weights"].iloc[0],
+        versions=output.versions,
+        settings=output.settings,
+        notes=output.notes,
+    )
 
 
 def _short_names(sides: Sequence[ComparedModel]) -> list[str]:
@@ -248,6 +259,8 @@ def _shared_scores(
         }
         first, *others = by_model.values()
         shared = [one for one in first if all(one in other for other in others)]
+        # Where models have their metrics in another order, that of the models decides nothing.
+        shared.sort(key=lambda one: (sum(of.index(one) for of in by_model.values()), one))
         plain = [one for one in shared if one[0] not in OBSERVED]
         of_language = [one for one in shared if one[0] == LANGUAGE_FIDELITY]
         if not plain and not of_language:

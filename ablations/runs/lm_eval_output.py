@@ -31,6 +31,9 @@ _TIME = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _RESULTS = re.compile(rf".*_({_TIME})\.json")
 _SAMPLES = re.compile(rf"samples_(.+)_({_TIME})\.jsonl")
 
+LEVEL = 0.95
+"""Of the intervals, where they are not compared with those of a run."""
+
 _ADVICE = "evaluate again: lm_eval --output_path DIR --log_samples"
 
 _Name = Annotated[str, AfterValidator(check_name)]
@@ -89,7 +92,9 @@ def is_lm_eval_output(path: Path) -> bool:
     return bool(_RESULTS.fullmatch(path.name) or _SAMPLES.fullmatch(path.name)) and path.is_file()
 
 
-def read_lm_eval_output(path: Path, tasks: Sequence[str] = ()) -> LmEvalOutput:
+def read_lm_eval_output(
+    path: Path, tasks: Sequence[str] = (), level: float = LEVEL
+) -> LmEvalOutput:
     """Return the results of an output of lm-eval, with the intervals that our own have.
 
     A group that lm-eval scores by the mean over all items of its tasks is one task.
@@ -98,6 +103,7 @@ def read_lm_eval_output(path: Path, tasks: Sequence[str] = ()) -> LmEvalOutput:
         path: the folder that ``--output_path`` named or the folder of a model in it, or one of the
             files. Where a task was evaluated several times, the newest is taken.
         tasks: those that are compared: a group of which one is named stays single tasks.
+        level: of the intervals, in (0, 1).
 
     Raises:
         InputError: for a file that is damaged, that has no samples, or that belongs to several
@@ -132,7 +138,7 @@ def read_lm_eval_output(path: Path, tasks: Sequence[str] = ()) -> LmEvalOutput:
         for task in [task for task in raw["samples"] if task in versions]:
             notes.append(f"{task} was evaluated several times; the newest is taken, not {file}.")
             del raw["samples"][task]
-        scores = _scores(raw, samples, file)
+        scores = _scores(raw, samples, file, level)
         head = _head(label)
         rows += score_rows(head, scores, str(content.config.get("model") or "lm-eval"))
         kept = [sample for sample in samples if sample.task in raw["samples"]]
@@ -150,7 +156,7 @@ def read_lm_eval_output(path: Path, tasks: Sequence[str] = ()) -> LmEvalOutput:
         question=f"What does {printable(label)} score?",
         baseline=("base",),
         experts=Pools(base=label, task=(label,), language=(label,)),
-        evaluate=Evaluate(tasks=tuple(versions)),
+        evaluate=Evaluate(tasks=tuple(versions), level=level),
     )
     results = Results(
         study,
@@ -330,9 +336,11 @@ def _read_samples(file: Path, task: str) -> tuple[list[Sample], list[dict[str, A
     return samples, lines
 
 
-def _scores(raw: Mapping[str, Any], samples: Sequence[Sample], file: Path) -> tuple[TaskScore, ...]:
+def _scores(
+    raw: Mapping[str, Any], samples: Sequence[Sample], file: Path, level: float
+) -> tuple[TaskScore, ...]:
     try:
-        return scores_of_samples(raw, samples, seed=0, level=0.95)
+        return scores_of_samples(raw, samples, seed=0, level=level)
     except (LayerSwapError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = error.message if isinstance(error, LayerSwapError) else f"{error!r}"
         raise _damaged(file, reason) from error

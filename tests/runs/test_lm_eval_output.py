@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from ablations.report.compare_models import compare_models
@@ -214,8 +215,9 @@ def test_scores_to_100_are_left_out_and_said(outputs):
         compare_models(list(map(str, outputs)), ["words_generate"])
 
 
-def test_an_output_is_compared_with_a_run_of_ours(tmp_path, outputs):
-    study = study_of(baseline=["base"], recipe=None, evaluate={"tasks": ["words_generate"]})
+def test_an_output_is_compared_with_a_run_of_ours_at_the_level_of_the_run(tmp_path, outputs):
+    evaluate = {"tasks": ["words_generate"], "level": 0.8}
+    study = study_of(baseline=["base"], recipe=None, evaluate=evaluate)
     run = write_run(tmp_path / "ours", study, level, items=12)
     theirs = read_lm_eval_output(outputs[0]).results.observations
     theirs = theirs[theirs["task"] == "words_generate"].sort_values("item")
@@ -230,8 +232,45 @@ def test_an_output_is_compared_with_a_run_of_ours(tmp_path, outputs):
             item = {**json.loads(line), "filter": "first-word"}
             changed.append(json.dumps({**item, "doc_hash": document, "prompt_hash": prompt}))
         file.write_text("\n".join([first, *changed]) + "\n")
-    compared = compare_models([str(run.path), str(outputs[0])])
-    assert compared.comparisons["items"].tolist() == [12]
+    names = [str(run.path), str(outputs[0])]
+    there, back = (compare_models(order) for order in (names, names[::-1]))
+    (row,), (turned,) = (each.comparisons.to_dict("records") for each in (there, back))
+    assert row["items"] == 12
+    assert (row["low"], row["high"]) == pytest.approx((-turned["high"], -turned["low"]))
+    assert "with 80% intervals" in str(there)
+    assert "with 80% intervals" in str(back)
+    scores = there.scores.set_index("model")
+    narrow = scores.loc["one", "high"] - scores.loc["one", "low"]
+    (wide,) = (
+        score["high"] - score["low"]
+        for score in read_lm_eval_output(outputs[0]).results.scores.to_dict("records")
+        if (score["task"], score["metric"]) == ("words_generate", "exact_match")
+    )
+    assert narrow < wide
+    pd.testing.assert_frame_equal(scores, back.scores.set_index("model").loc[scores.index])
+
+
+def test_the_order_of_metrics_in_an_output_decides_nothing(outputs):
+    """One output has f1 before exact_match, the other behind it."""
+
+    for output, order in zip(outputs, (["f1", "exact_match"], ["exact_match", "f1"]), strict=True):
+
+        def add(content, order=order):
+            scores = content["results"]["words_generate"]
+            scores["f1,first-word"] = scores["exact_match,first-word"]
+            content["higher_is_better"]["words_generate"] = dict.fromkeys(order, True)
+
+        edit_results(output, add)
+        edit(
+            samples_of(output, "words_generate"),
+            lambda lines: [
+                {**line, "f1": line["exact_match"], "metrics": ["exact_match", "f1"]}
+                for line in lines
+            ],
+        )
+    for names in (outputs, outputs[::-1]):
+        compared = compare_models(list(map(str, names)), ["words_generate"])
+        assert compared.comparisons["metric"].tolist() == ["exact_match"]
 
 
 def test_the_newest_of_several_evaluations_is_taken_and_said(outputs):

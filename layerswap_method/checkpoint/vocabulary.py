@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list
 from layerswap_method.checkpoint.stored import (
@@ -84,6 +84,17 @@ def token_conflicts(
                 "tokenizer of its base_model, if its log names no other"
             )
     return errors, warnings
+
+
+def tokenizer_warnings(donor: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
+    """Yield what a merge of `checkpoints` lacks of their tokenizers, as it has the donor's."""
+    holder = next((model for model in checkpoints if model.has_tokenizer), None)
+    if not donor.has_tokenizer and holder is not None:
+        yield (
+            f"the merge has no tokenizer, because {donor.name}, whose config and tokenizer it "
+            f"takes, has none; copy that of {holder.name} into its folder, if that has the same "
+            "tokens"
+        )
 
 
 def tokens_without_rows(checkpoints: Iterable[Checkpoint]) -> list[str]:

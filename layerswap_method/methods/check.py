@@ -14,7 +14,12 @@ from layerswap_method.checkpoint.compatible import (
     vocabulary_problems,
 )
 from layerswap_method.checkpoint.settings import generation_notes, settings_note
-from layerswap_method.checkpoint.vocabulary import ALIGN, ONE_VOCABULARY, token_conflicts
+from layerswap_method.checkpoint.vocabulary import (
+    ALIGN,
+    ONE_VOCABULARY,
+    token_conflicts,
+    tokenizer_warnings,
+)
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.tensor_names import layer_part
 
@@ -63,6 +68,8 @@ def check_models(
         base=models.get(str(recipe.base_model)) if recipe.names_parent else None,
     )
     donor = donor_of(recipe, models, by_mergekit=by_mergekit)
+    if not aligned:
+        conflict_warnings += tokenizer_warnings(donor, checkpoints)
     notes = [*generation_notes(checkpoints, donor)]
     if note := settings_note(checkpoints, donor):
         notes.append(note)
@@ -85,7 +92,8 @@ def donor_of(
     """Return the model whose config and tokenizer a merge has, of `models` as in `check_models`.
 
     It is the base, or the first model where there is none. Where files are enough and the base's
-    tokens are not those of the merge's vocabulary rows, it is the first model that gives rows.
+    tokens are not those of the merge's vocabulary rows, it is the first model that gives rows and
+    has a tokenizer.
     """
     first, *_ = models.values()
     base, givers = models.get(str(recipe.base_model), first), recipe.rows_from
@@ -93,4 +101,5 @@ def donor_of(
         return base
     of_rows = [model for name, model in models.items() if name in givers] or [*models.values()]
     has_their_tokens = any(same_vocabulary(giver, base) for giver in of_rows)
-    return base if has_their_tokens else of_rows[0]
+    with_tokenizer = (giver for giver in of_rows if giver.has_tokenizer)
+    return base if has_their_tokens else next(with_tokenizer, of_rows[0])

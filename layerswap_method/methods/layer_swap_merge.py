@@ -123,7 +123,7 @@ def swap_lines(record: Mapping[str, Any]) -> Iterator[str]:
     if "tokenizer_from" in record:
         yield (
             "the models have different vocabularies: the merge has the one of "
-            f"{record['tokenizer_from']}, with its tokenizer and config"
+            f"{record['tokenizer_from']}, with its config and what tokenizer it has"
         )
     deltas = record.get("deltas", {})
     if "weights" in deltas:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list
 from layerswap_method.checkpoint.stored import (
@@ -11,7 +11,7 @@ from layerswap_method.checkpoint.stored import (
     ensure_rows_there,
     read_floats,
 )
-from layerswap_method.checkpoint.tokens import TOKENIZER
+from layerswap_method.checkpoint.tokens import TOKENIZER, Vocabulary
 from layerswap_method.errors import counted
 
 ALIGN = (
@@ -35,9 +35,11 @@ def token_conflicts(
     An average of such rows mixes unrelated words, and so may one of rows whose tokens cannot be
     compared. Where only added or special tokens differ, as in published experts that renamed
     reserved tokens, it is a warning; so is a missing tokenizer where the rows themselves are alike.
-    `givers` are the checkpoints that give the rows, or the tokenizer.
+    `givers` are the checkpoints that give the rows, or the tokenizer. Each is compared with all
+    before it: an id that the first does not use may stand for two tokens in the others.
     """
     errors, warnings = [], []
+    earlier: list[tuple[Checkpoint, Vocabulary, Mapping[str, int]]] = []
     first = next((giver for giver in givers if giver.has_tokenizer), None)
     for other in givers:
         if first is None or other is first or _same_files(first, other):
@@ -65,29 +67,38 @@ def token_conflicts(
                 f"{remedy}"
             )
             continue
-        differing = _differing(first_vocabulary.tokens, other_vocabulary.tokens)
-        if not differing:
-            continue
-        added = first_vocabulary.added | other_vocabulary.added
-        plain = [row for row in differing if not added.intersection(row[1:])]
-        examples = name_list(
-            [f"{number} is {token!r} and {taken!r}" for number, token, taken in plain or differing]
-        )
-        conflict = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
-        if plain:
-            errors.append(
-                f"{conflict} ({examples}), so the merge would mix unrelated words; {remedy}"
-            )
-        else:
-            warnings.append(
-                f"{conflict}, all added or special tokens ({examples}); the merge has the "
-                "tokenizer of its base_model, if its log names no other"
-            )
+        earlier = earlier or [(first, first_vocabulary, first_vocabulary.tokens)]
+        for holder, vocabulary, tokens in earlier:
+            differing = _differing(tokens, other_vocabulary.tokens)
+            added = vocabulary.added | other_vocabulary.added
+            plain = [row for row in differing if not added.intersection(row[1:])]
+            rows = [f"{n} is {token!r} and {taken!r}" for n, token, taken in plain or differing]
+            examples = name_list(rows)
+            pair = f"{holder.name} and {other.name}"
+            conflict = f"{pair} have different tokens at {len(differing)} ids"
+            if plain:
+                errors.append(
+                    f"{conflict} ({examples}), so the merge would mix unrelated words; {remedy}"
+                )
+            elif differing:
+                warnings.append(
+                    f"{conflict}, all added or special tokens ({examples}); the merge has the "
+                    "tokenizer of its base_model, if its log names no other"
+                )
+        numbers = {number for *_, tokens in earlier for number in tokens.values()}
+        further = _beyond(other_vocabulary.tokens, numbers)
+        if further:
+            earlier.append((other, other_vocabulary, further))
     return errors, warnings
 
 
-def tokenizer_warnings(donor: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
-    """Yield what a merge of `checkpoints` lacks of their tokenizers, as it has the donor's."""
+def tokenizer_warnings(
+    donor: Checkpoint, givers: Sequence[Checkpoint], checkpoints: Iterable[Checkpoint]
+) -> Iterator[str]:
+    """Yield what a merge of `checkpoints` lacks of their tokenizers, as it has the donor's.
+
+    `givers` are those that give it vocabulary rows.
+    """
     holder = next((model for model in checkpoints if model.has_tokenizer), None)
     if not donor.has_tokenizer and holder is not None:
         yield (
@@ -95,6 +106,33 @@ def tokenizer_warnings(donor: Checkpoint, checkpoints: Iterable[Checkpoint]) -> 
             f"takes, has none; copy that of {holder.name} into its folder, if that has the same "
             "tokens"
         )
+    holders: dict[tuple[str, ...], list[str]] = {}
+    for giver in givers:
+        if lost := lost_tokens(giver, donor):
+            holders.setdefault(tuple(lost), []).append(giver.name)
+    for tokens, names in holders.items():
+        yield (
+            f"the merge has rows for tokens of {' and '.join(names)} ({name_list(tokens)}) that "
+            f"the tokenizer of {donor.name}, which it takes, lacks; to use them, copy that of "
+            f"{names[0]} into the merge"
+        )
+
+
+def lost_tokens(giver: Checkpoint, donor: Checkpoint) -> list[str]:
+    """Return the tokens of a model that has rows for them, whose ids the donor does not use.
+
+    They are lost where a merge has rows of the one and the tokenizer of the other, as tokens that
+    were added in spare rows of an embedding. Tokenizers that cannot be read, or that are equal,
+    lose none.
+    """
+    if giver is donor or _same_files(donor, giver):
+        return []
+    vocabulary, taken = giver.vocabulary, donor.vocabulary
+    table = giver.tensors.get(giver.embedding or "")
+    if vocabulary is None or taken is None or table is None:
+        return []
+    further = _beyond(vocabulary.tokens, {*taken.tokens.values()})
+    return [token for token, number in further.items() if number < table.rows]
 
 
 def tokens_without_rows(checkpoints: Iterable[Checkpoint]) -> list[str]:
@@ -134,6 +172,11 @@ def _differing(
         if token != other_token:
             differing.append((number, token, other_token))
     return differing
+
+
+def _beyond(tokens: Mapping[str, int], numbers: Container[int]) -> dict[str, int]:
+    """Return the tokens whose ids are not among `numbers`."""
+    return {token: number for token, number in tokens.items() if number not in numbers}
 
 
 def _same_files(first: Checkpoint, other: Checkpoint) -> bool:

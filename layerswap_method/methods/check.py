@@ -17,6 +17,7 @@ from layerswap_method.checkpoint.settings import generation_notes, settings_note
 from layerswap_method.checkpoint.vocabulary import (
     ALIGN,
     ONE_VOCABULARY,
+    lost_tokens,
     token_conflicts,
     tokenizer_warnings,
 )
@@ -69,7 +70,7 @@ def check_models(
     )
     donor = donor_of(recipe, models, by_mergekit=by_mergekit)
     if not aligned:
-        conflict_warnings += tokenizer_warnings(donor, checkpoints)
+        conflict_warnings += tokenizer_warnings(donor, givers or checkpoints, checkpoints)
     notes = [*generation_notes(checkpoints, donor)]
     if note := settings_note(checkpoints, donor):
         notes.append(note)
@@ -92,14 +93,16 @@ def donor_of(
     """Return the model whose config and tokenizer a merge has, of `models` as in `check_models`.
 
     It is the base, or the first model where there is none. Where files are enough and the base's
-    tokens are not those of the merge's vocabulary rows, it is the first model that gives rows and
-    has a tokenizer.
+    tokens are those of no model that gives vocabulary rows, or lack some that each of these added,
+    it is the first of these that has a tokenizer.
     """
     first, *_ = models.values()
     base, givers = models.get(str(recipe.base_model), first), recipe.rows_from
     if givers is None or by_mergekit:
         return base
     of_rows = [model for name, model in models.items() if name in givers] or [*models.values()]
-    has_their_tokens = any(same_vocabulary(giver, base) for giver in of_rows)
+    has_their_tokens = any(
+        same_vocabulary(giver, base) and not lost_tokens(giver, base) for giver in of_rows
+    )
     with_tokenizer = (giver for giver in of_rows if giver.has_tokenizer)
     return base if has_their_tokens else next(with_tokenizer, of_rows[0])

@@ -44,7 +44,9 @@ def merge_by_layers(
 
     with input_errors("layer_swap recipe"):
         merge = build_merge([*models.values()], mix, recipe.written_dtype, checked, base.checkpoint)
-    is_one_vocabulary = all(same_vocabulary(checked.donor, model) for model in checkpoints)
+    is_one_vocabulary = checked.donor is base.checkpoint and all(
+        same_vocabulary(checked.donor, model) for model in checkpoints
+    )
     record = swap_record(
         recipe,
         measured.plan,

@@ -97,7 +97,8 @@ layerswap_method/command_line.py @ cli/test_errors.py
 layerswap_method/methods/delta_share.py @ methods/test_measured.py
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
 layerswap_method/methods/check.py @ mergekit_plugin/test_executor.py
-return base if has_their_tokens else of_rows[0] => return base
+return base if has_their_tokens else next(with_tokenizer, of_rows[0]) => return base
+and not lost_tokens(giver, base) =>  @ methods/test_check.py
 layerswap_method/methods/delta_revert.py @ methods/test_measured.py
 float((last + smaller.max()) / 2) => float(last)
 layerswap_method/methods/layer_swap.py @ recipe

@@ -183,8 +183,8 @@ def _prepare(
 def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | None = None) -> str:
     """Return the rows of a training, one of them as tokens, its steps and its memory.
 
-    Data sets and the base are read (also of the tasks of ``select``), the base's weights only where `out` has a run, which must be
-    of these settings. Nothing is written.
+    Data sets (also of the tasks of ``select``) and the base are read, the base's weights only where
+    `out` has a run, which must be of these settings. Nothing is written.
 
     Raises:
         InputError: as `train_expert`.

@@ -54,7 +54,7 @@ from ablations.train.rows import (
 )
 from ablations.train.side_adapters import regime_callbacks, restore_adapter
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from layerswap_method.errors import InputError, LayerSwapError, first_line
+from layerswap_method.errors import InputError, LayerSwapError, counted, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,9 @@ _FOREIGN = {
 
 _RENAMED = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 """Options that newer transformers call ``activation_...``; of these names they warn."""
+
+_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
+"""Schedules of the learning rate that read no ``warmup_steps``."""
 
 _IF_DAMAGED = "if it is damaged, remove this folder, and the run goes on from the one before"
 
@@ -201,7 +204,9 @@ def prepare_rows(
     if "per_device_train_batch_size" not in config.trainer and divides_by_tokens(base):
         arguments.per_device_train_batch_size = memory.rows_at_once(at_once)
         arguments.gradient_accumulation_steps *= at_once // arguments.per_device_train_batch_size
-    return Prepared(encoded, math.ceil(len(encoded) / config.batch_size), memory, checkpoint)
+    steps = math.ceil(len(encoded) / config.batch_size)
+    _warn_of_few_steps(arguments, steps)
+    return Prepared(encoded, steps, memory, checkpoint)
 
 
 def describe_memory(
@@ -305,6 +310,22 @@ def _warn_of_endless_answers(
         " or ".join(f"{tokenizer.decode(end)!r} ({end})" for end in sorted(ends)) or "no token",
         [*sorted(ends), last],
         whose,
+    )
+
+
+def _warn_of_few_steps(arguments: TrainingArguments, steps: int) -> None:
+    """Warn where a run ends within its warm-up, or has no room for warm-up and decay."""
+    warmup = arguments.get_warmup_steps(steps)
+    decay = (arguments.lr_scheduler_kwargs or {}).get("num_decay_steps", 0)
+    if arguments.lr_scheduler_type in _WITHOUT_WARMUP or warmup + decay <= steps:
+        return
+    logger.warning(
+        "%s: too few for the %d of warm-up%s, so the learning rate %s; set %s lower",
+        counted(steps, "step"),
+        warmup,
+        f" and {decay} of decay" if decay else "",
+        "falls at once" if warmup < steps else f"never reaches {arguments.learning_rate:g}",
+        "trainer.warmup_steps" + (" and lr_scheduler_kwargs.num_decay_steps" if decay else ""),
     )
 
 

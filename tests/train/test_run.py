@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest, TaskScore
 from ablations.study.files import read_experts_file
@@ -426,6 +427,43 @@ def test_a_dry_run_says_rows_steps_and_memory_and_writes_nothing(tmp_path, base)
     assert (refused.exit_code, "is not a training folder" in refused.stderr) == (2, True)
     refused = layerswap("train", config, "--out", out, "--dry-run", "--json")
     assert (refused.exit_code, "--dry-run prints no JSON" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("warmup_steps: 4", None),
+        ("warmup_steps: 5, lr_scheduler_type: constant", None),
+        (
+            "warmup_steps: 5",
+            "4 steps: too few for the 5 of warm-up, so the learning rate never reaches 0.001; set "
+            "trainer.warmup_steps lower",
+        ),
+        (
+            "warmup_steps: 2, lr_scheduler_type: warmup_stable_decay, "
+            "lr_scheduler_kwargs: {num_decay_steps: 3}",
+            "4 steps: too few for the 2 of warm-up and 3 of decay, so the learning rate falls at "
+            "once; set trainer.warmup_steps and lr_scheduler_kwargs.num_decay_steps lower",
+        ),
+    ],
+)
+def test_a_run_too_short_for_its_warm_up_is_warned_of(
+    tmp_path, base, rows, options, text, monkeypatch
+):
+    """As a shipped file is with fewer samples, whose warm-up is that of its own."""
+
+    def load_base(*_):
+        raise LayerSwapError("the model is loaded")
+
+    monkeypatch.setattr(training, "load_base", load_base)
+    trainer = yaml.safe_load(f"{{{options}}}")
+    config = write_config(tmp_path / "c.yml", base, rows, trainer=trainer)
+    for words in ((), ("--dry-run",)):
+        result = layerswap("train", config, "--out", tmp_path / "out", *words)
+        assert (result.exit_code == 0) == bool(words)
+        assert words or "the model is loaded" in result.stderr
+        said = " ".join(result.stderr.split())
+        assert text in said if text else "warm-up" not in said
 
 
 def test_no_token_is_broken_at_the_end_of_a_line():

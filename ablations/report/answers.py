@@ -61,7 +61,8 @@ class SelectedAnswers(NamedTuple):
     task: str
     items: tuple[AnsweredItem, ...]
     selection: str
-    """Their description, such as ``7 of 40 items: those that ... has wrong``."""
+    """Their description, such as ``7 of 40 items: those that ... has wrong``; with repeats these
+    are samples."""
 
     notes: tuple[str, ...]
     """Sentences on what is missing, with the remedy."""
@@ -92,17 +93,26 @@ class SelectedAnswers(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How many items there are, shown or not, and on how many each model is right."""
+    """How many items and samples there are, shown or not, and in how many each model is right.
+
+    Each repeat of an item is a sample.
+    """
 
     items: int
+    samples: int
     right: tuple[int | None, ...]
-    """By model; None where an item alone is neither right nor wrong (BLEU)."""
+    """Samples by model; None where a sample alone is neither right nor wrong (BLEU)."""
 
     only: tuple[int | None, ...] | None = None
-    """By model: items on which it alone is right; None for one model."""
+    """By model: samples in which it alone is right; None for one model."""
 
     differ: int | None = None
-    """Items on which one of two models is right and the other wrong, or whose values differ."""
+    """Samples in which one of two models is right and the other wrong, or whose values differ."""
+
+    @property
+    def noun(self) -> str:
+        """What is counted, in texts."""
+        return "items" if self.samples == self.items else "samples"
 
 
 class _Source(NamedTuple):
@@ -168,14 +178,14 @@ def select_answers(
     if not selected:
         raise InputError(f"item {item}: {_range(first.record.task, places)}")
     tally = _tally(sources, places)
-    selection = f"item {item}" if item is not None else f"{len(places):,} items"
+    selection = f"item {item}" if item is not None else f"{tally.samples:,} {tally.noun}"
     if others and item is None:
         if not is_all:
             selected = [place for place in selected if _differ(sources, place)]
         selection = _tally_text(tally, names)
     if is_wrong:
         selected = list(_wrong(first, selected))
-        shown = f"{len(selected):,} of {len(places):,} items: those that {name} has wrong"
+        shown = f"{len(selected):,} of {tally.samples:,} {tally.noun}: those that {name} has wrong"
         selection = f"{shown}; {selection}" if others else shown
     notes = list[str]()
     texts = [_texts(source, selected, notes) for source in sources]
@@ -210,8 +220,9 @@ def _tally(sources: Sequence[_Source], places: Sequence[_Place]) -> Tally:
     verdicts = [[source.items[place].answers[0].is_right for place in places] for source in sources]
     has_verdicts = not any(verdict is None for column in verdicts for verdict in column)
     right = tuple(sum(map(bool, column)) if has_verdicts else None for column in verdicts)
+    items = len({item for item, _ in places})
     if len(sources) == 1:
-        return Tally(len(places), right)
+        return Tally(items, len(places), right)
     only = tuple(
         sum(bool(one) and not other for one, other in zip(column, others, strict=True))
         if has_verdicts
@@ -219,17 +230,17 @@ def _tally(sources: Sequence[_Source], places: Sequence[_Place]) -> Tally:
         for column, others in zip(verdicts, reversed(verdicts), strict=True)
     )
     differ = sum(_differ(sources, place) for place in places)
-    return Tally(len(places), right, only, differ)
+    return Tally(items, len(places), right, only, differ)
 
 
 def _tally_text(tally: Tally, names: Sequence[str]) -> str:
-    """Say on how many items two models differ."""
-    text = f"{tally.differ:,} of {tally.items:,} items differ"
+    """Say in how many items, or samples of items, two models differ."""
+    text = f"{tally.differ:,} of {tally.samples:,} {tally.noun} differ"
     if tally.only is None or None in (*tally.right, *tally.only):
         return f"{text} in their values"
     (first, second), (first_only, second_only) = names, tally.only
     both = (tally.right[0] or 0) - (first_only or 0)
-    neither = tally.items - both - (tally.differ or 0)
+    neither = tally.samples - both - (tally.differ or 0)
     return (
         f"{text}: {first_only:,} right with {first} only, {second_only:,} with {second} only; "
         f"{both:,} right with both, {neither:,} with neither"
@@ -363,7 +374,7 @@ def _filters(selected: SelectedAnswers) -> list[_Filter]:
 class _Filter(NamedTuple):
     key: str
     text: str
-    items: int
+    samples: int
 
 
 def print_answers(selected: SelectedAnswers, console: Console | None = None) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from ablations.engines.hf_model import HfModel
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
-from ablations.report.answers import print_answers, select_answers
+from ablations.report.answers import print_answers, select_answers, write_page
 from ablations.report.pages import _sha256
 from ablations.report.run_tables import load_tables
 from ablations.report.write import make_report, render_markdown, write_report
@@ -90,8 +90,8 @@ def write_experts(folder):
     return write_yaml(folder / "experts.yml", setting)
 
 
-def run_small(folder, out, **changes):
-    evaluate = {"tasks": [*TASKS], "options": {"batch_size": 4}}
+def run_small(folder, out, evaluate=None, **changes):
+    evaluate = {"tasks": [*TASKS], "options": {"batch_size": 4}, **(evaluate or {})}
     document = study_document(vary={"bottom_layers": [0, 1]}, evaluate=evaluate, **changes)
     study = write_yaml(folder / "small.yml", document)
     places = {"out": folder / out, "answers": folder / "answers"}
@@ -208,6 +208,21 @@ def test_two_models_are_shown_and_counted_where_they_differ(folder):
     assert (
         translated.selection == f"{len(translated.items)} of {ITEMS} items differ in their values"
     )
+
+
+def test_with_repeats_samples_are_counted(own):
+    sampling = {"do_sample": True, "temperature": 1.0}
+    run = run_small(own, "repeated", {"tasks": ["speak"], "repeats": 3, "gen_kwargs": sampling})
+    name = f"{run}:task expert"
+    found = select_answers(name, is_wrong=True)
+    count = ITEMS * 3
+    assert found.selection.startswith(f"{len(found.items)} of {count} samples: those that")
+    assert found.tally[:2] == (ITEMS, count)
+    assert select_answers(name).selection == f"{count} samples"
+    both = select_answers(name, against="base")
+    assert both.selection.startswith(f"{len(both.items)} of {count} samples differ: ")
+    write_page(both, own / "page.html")
+    assert "${items.length} samples`" in (own / "page.html").read_text()
 
 
 @pytest.mark.parametrize("task", TASKS)

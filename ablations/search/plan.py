@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +18,12 @@ from ablations.scoring.evaluation import EvaluationRequest
 from ablations.search.equal import with_equal_keys
 from ablations.search.rounds import FINALISTS, Bound, Round, Size, bounds, halving
 from ablations.search.split import SplitItems, item_keys, split_items
+from ablations.study.expansion import expert_choices
 from ablations.study.files import StudyFile
 from ablations.study.grouping import StudyModel, derive_models
 from ablations.study.planning import StudyPlan
 from ablations.study.schema import (
+    BASELINE_ROLES,
     EXPERTS,
     BaselineKind,
     Pools,
@@ -134,18 +136,25 @@ class Search(Frozen):
 
     def bounds(self) -> tuple[Bound, ...]:
         """Return the most that each round costs, and last what the report does."""
-        tasks = 1 + len(self.floors)
-        parts = (_size(pools, tasks) for pools in (self.choose_experts, self.report_experts))
-        choose, report = (self._with_seeds(part) for part in parts)
-        return bounds(self.rounds, choose, report, len(self.report_items[self.report]))
+        choose, report = (self._size(one) for one in (self.choose_experts, self.report_experts))
+        new_items = [sum(items.values()) for items in self.new_items()]
+        return bounds(self.rounds, choose, report, new_items)
 
-    def _with_seeds(self, size: Size) -> Size:
-        return size._replace(pairs=size.pairs * max(len(one.settings) for one in self.candidates))
+    def new_items(self) -> tuple[dict[str, int], ...]:
+        """Return task -> items that each round adds, and last those that report."""
+        ends = [one.items for one in self.rounds]
+        rounds = (
+            {task: len(rows[start:end]) for task, rows in self.choose_items.items()}
+            for start, end in pairwise((0, *ends))
+        )
+        return (*rounds, {task: len(rows) for task, rows in self.report_items.items()})
 
-
-def _size(pools: Pools, tasks: int) -> Size:
-    task, language = (len(pools.names(role)) for role in ("task", "language"))
-    return Size(task * language, 1 + task + language + task * language, tasks)
+    def _size(self, pools: Pools) -> Size:
+        seeds = max(len(one.settings) for one in self.candidates)
+        baselines = (expert_choices(pools, BASELINE_ROLES[kind]) for kind in self.study.baseline)
+        return Size(
+            len(expert_choices(pools, ("task", "language"))) * seeds, sum(map(len, baselines))
+        )
 
 
 def _comparison(

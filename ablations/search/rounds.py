@@ -86,7 +86,7 @@ class Bound(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Numbers of models and tasks in one phase of a search."""
+    """Numbers of models in one phase of a search."""
 
     pairs: int
     """Models that a candidate is: one for each pair of experts."""
@@ -94,22 +94,29 @@ class Size(NamedTuple):
     comparators: int
     """Models that are never dropped."""
 
-    tasks: int
-
 
 def bound_of_round(candidates: int, new_items: int, size: Size) -> Bound:
-    """Return what a round costs at most in which every model answers `new_items` of each task."""
+    """Return what a round costs at most in which every model answers `new_items`."""
     models = candidates * size.pairs + size.comparators
-    return Bound(models * new_items * size.tasks, models)
+    return Bound(models * new_items, models)
 
 
-def bounds(rounds: Sequence[Round], choose: Size, report: Size, items: int) -> tuple[Bound, ...]:
-    """Return the bound of every round, and last that of the `items` that report."""
-    parts, before = list[Bound](), 0
-    for one in rounds:
-        parts.append(bound_of_round(one.candidates, one.items - before, choose))
-        before = one.items
-    return (*parts, bound_of_round(rounds[-1].kept, items, report))
+def bounds(
+    rounds: Sequence[Round], choose: Size, report: Size, new_items: Sequence[int]
+) -> tuple[Bound, ...]:
+    """Return the bound of every round, and last that of the report.
+
+    Args:
+        rounds: of the search.
+        choose: of every round.
+        report: of the report.
+        new_items: that a model answers in each round, over all tasks, and last in the report.
+    """
+    parts = [
+        bound_of_round(one.candidates, items, choose)
+        for one, items in zip(rounds, new_items[:-1], strict=True)
+    ]
+    return (*parts, bound_of_round(rounds[-1].kept, new_items[-1], report))
 
 
 def total(parts: Iterable[Bound]) -> Bound:

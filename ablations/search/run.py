@@ -187,11 +187,9 @@ def _rate(runs: Sequence[Run]) -> tuple[float, float] | None:
 
 def _parts_left(search: Search, out: Path) -> Iterator[Bound]:
     """Yield the most that is left of each round and of the report, which have a folder each."""
-    sizes = [one.items for one in search.rounds]
-    new = [size - before for size, before in zip(sizes, (0, *sizes), strict=False)]
-    folders = [round_folder(out, number) for number in range(1, len(sizes) + 1)]
-    items = (*new, len(search.report_items[search.report]))
-    for folder, part, count in zip((*folders, out / HELD_OUT), search.bounds(), items, strict=True):
+    folders = [round_folder(out, number) for number in range(1, len(search.rounds) + 1)]
+    parts = zip((*folders, out / HELD_OUT), search.bounds(), search.new_items(), strict=True)
+    for folder, part, new_items in parts:
         if not (folder / RUN_FILE).is_file():
             yield part
             continue
@@ -201,9 +199,8 @@ def _parts_left(search: Search, out: Path) -> Iterator[Bound]:
             continue
         models = {cell.weights_key for cell in run.head.cells}
         models -= {cell.weights_key for cell in run.unfinished}
-        yield Bound(
-            max(0, part.answers - count * len(run.records)), max(0, part.loads - len(models))
-        )
+        answers = sum(new_items[record.task] for record in run.records.values())
+        yield Bound(max(0, part.answers - answers), max(0, part.loads - len(models)))
 
 
 def _described(search: Search, plan: StudyPlan, out: Path, budget: float | None) -> Iterator[str]:

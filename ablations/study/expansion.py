@@ -80,7 +80,9 @@ def _baselines(study: Study) -> Iterator[_Point]:
     for kind in study.baseline:
         roles = BASELINE_ROLES[kind]
         every = [
-            names for setting in study.settings() for names in _pairs(study.pools(setting), roles)
+            names
+            for setting in study.settings()
+            for names in expert_choices(study.pools(setting), roles)
         ]
         experts = [names for at, names in enumerate(every) if names not in every[:at]]
         naming = [role for role in roles if role != "base"]
@@ -95,7 +97,7 @@ def _baselines(study: Study) -> Iterator[_Point]:
 def _recipes(study: Study) -> Iterator[_Point]:
     """Yield the points of the recipe: every setting with every pair of its experts."""
     for setting in study.settings() if study.recipe is not None else ():
-        pairs = _pairs(study.pools(setting), ("task", "language", "base"))
+        pairs = expert_choices(study.pools(setting), ("task", "language", "base"))
         for names in pairs:
             parts = [f"{name}={value_text(value)}" for name, value in setting.items()]
             if len(pairs) > 1:
@@ -104,7 +106,7 @@ def _recipes(study: Study) -> Iterator[_Point]:
             yield _Point(label, "recipe", values=setting, experts=names)
 
 
-def _pairs(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
+def expert_choices(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
     """Return role -> name of the expert, for every choice of one expert per role."""
     filled = [role for role in roles if pools.names(role)]
     choices = itertools.product(*map(pools.names, filled))

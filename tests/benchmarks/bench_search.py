@@ -84,8 +84,9 @@ def row(rng, settings, spread, choose, report, draws, ease=EASE):
     studies = [study(rng, settings, spread, choose, report, ease) for _ in range(draws)]
     means = {name: float(np.mean([one[name] for one in studies])) for name in studies[0]}
     biases = [one["bias"] for one in studies]
-    size = Size(pairs=1, comparators=1, tasks=1)
-    parts = bounds(halving(settings, choose), size, size, report)
+    size, rounds = Size(pairs=1, comparators=1), halving(settings, choose)
+    new_items = [*np.diff([0, *(one.items for one in rounds)]).tolist(), report]
+    parts = bounds(rounds, size, size, new_items)
     return {
         "settings": settings,
         "spread": spread,

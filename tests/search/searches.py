@@ -72,9 +72,19 @@ def write_words_search(folder, places, *, items=80, **changes):
 
 
 def made_search(
-    folder: Path, ability=level, *, experts=None, floors=None, items=250, rounds=(50, 100)
+    folder: Path,
+    ability=level,
+    *,
+    experts=None,
+    floors=None,
+    items=250,
+    floor_items=250,
+    rounds=(50, 100),
 ):
-    """Write a search that has ended, of models whose abilities are chosen; return its folder."""
+    """Write a search that has ended, of models whose abilities are chosen; return its folder.
+
+    `floor_items` is how many items the plan has for floors; the runs have `items` of all tasks.
+    """
     study = study_of(
         baseline=BASELINES,
         vary={"bottom_layers": [1, 2, 3], "top_layers": [0, 1]},
@@ -94,7 +104,10 @@ def made_search(
         ),
         rounds=halving(len(settings), rounds[-1], rounds),
         choose_items={task: tuple(range(rounds[-1])) for task in tasks},
-        report_items={task: tuple(range(rounds[-1], rounds[-1] + items)) for task in tasks},
+        report_items={
+            task: tuple(range(rounds[-1], rounds[-1] + (floor_items if number else items)))
+            for number, task in enumerate(tasks)
+        },
         choose_experts=choose,
         report_experts=report,
         notes=("A note.",),

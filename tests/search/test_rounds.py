@@ -18,7 +18,7 @@ from ablations.search.rounds import (
     within_budget,
 )
 
-ONE = Size(pairs=1, comparators=4, tasks=1)
+ONE = Size(pairs=1, comparators=4)
 
 
 def test_the_rounds_of_24_settings_and_400_items():
@@ -54,8 +54,8 @@ def test_the_best_is_first_and_of_equal_ones_the_one_listed_first():
 
 def test_survivors_only_pay_for_new_items():
     rounds = (Round(50, 6, 3), Round(100, 3, 3))
-    report = Size(pairs=2, comparators=5, tasks=2)
-    assert bounds(rounds, ONE, report, 80) == (
+    report = Size(pairs=2, comparators=5)
+    assert bounds(rounds, ONE, report, (50, 50, 80 * 2)) == (
         Bound(10 * 50, 10),
         Bound(7 * 50, 7),
         Bound(11 * 80 * 2, 11),
@@ -65,7 +65,7 @@ def test_survivors_only_pay_for_new_items():
 @pytest.mark.parametrize(("minutes", "number"), [(1000, 4), (43, 3), (33, 2), (0, 0)])
 def test_a_budget_cuts_the_last_rounds_and_never_the_report(minutes, number):
     rounds = halving(24, 400)
-    parts = bounds(rounds, ONE, ONE, 100)
+    parts = bounds(rounds, ONE, ONE, (50, 50, 100, 200, 100))
     assert [part.answers for part in parts] == [1400, 800, 1000, 1400, 700]
     assert within_budget(rounds, parts, minutes, (0.5, 10.0)) == number
     assert total(parts).loads == 28 + 16 + 10 + 7 + 7

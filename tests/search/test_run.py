@@ -2,17 +2,21 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
 import layerswap
+from ablations.models.find import Expert
 from ablations.runner.run import RunOptions
 from ablations.runs.records import HELD_OUT
 from ablations.runs.run import load_run
 from ablations.search.plan import read_search
 from ablations.search.result import round_folder
-from ablations.search.run import _left, _progress, dry_run_of_search, run_search
+from ablations.search.rounds import Bound
+from ablations.search.run import _left, _parts_left, _progress, dry_run_of_search, run_search
+from ablations.study.expansion import expand
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.cli.test_json import described, object_of
 from tests.search.searches import made_search, write_models, write_words_search
@@ -172,6 +176,39 @@ def test_the_rate_is_of_new_answers_and_says_what_fits_a_budget(tmp_path):
     assert "left: at most 3.7 minutes by the rate so far (2,100 answers, 14 loads)" in "".join(
         _left(search, all_new, search.bounds()[1:])
     )
+
+
+def test_what_is_left_counts_the_items_of_each_task(tmp_path):
+    folder = made_search(tmp_path, floors={"pocket_comprehension_sw": 2}, floor_items=900)
+    search = read_search(folder)
+    *rounds, report = _parts_left(search, folder)
+    assert {*rounds, report} == {Bound(0, 0)}
+    assert search.bounds()[-1] == Bound(7 * (250 + 900), 7)
+    record = load_run(folder / HELD_OUT).cells[0].task_records[-1]
+    assert record.task == "pocket_comprehension_sw"
+    (folder / HELD_OUT / "records" / f"{record.key}.jsonl").unlink()
+    *rounds, report = _parts_left(search, folder)
+    assert report == Bound(900, 1)
+
+
+def test_the_cost_is_that_of_the_models_and_items_of_each_study(tmp_path, places):
+    study, experts = write_words_search(
+        tmp_path,
+        places,
+        baseline=["base", "weighted_soup", "ties"],
+        search={"rounds": [8, 16], "floors": {"short_sw": 5}},
+    )
+    _, search = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
+    names = [one.name for one in search.candidates]
+    first, second = search.study_of_round(1, names), search.study_of_round(2, names[:3])
+    studies = [first, second, search.study_of_report(names[:3])]
+    found = {name: Expert(name, Path(place)) for name, place in places.items()}
+    models = [len(expand(one, found, None)[0]) for one in studies]
+    assert models == [12, 9, 9]
+    items = [sum(map(len, one.evaluate.items.values())) for one in studies]
+    assert items[2] == len(search.report_items["choose_sw"]) + len(search.report_items["short_sw"])
+    items[1] -= items[0]
+    assert search.bounds() == tuple(Bound(m * n, m) for m, n in zip(models, items, strict=True))
 
 
 def test_settings_of_equal_weights_are_one_candidate_and_a_comparator_is_none(tmp_path):

@@ -47,11 +47,23 @@ class Mix(NamedTuple):
     """Source -> rows of it in `train`."""
 
 
+class _Shuffled(NamedTuple):
+    """A data set or file with the rows that a source takes of it."""
+
+    rows: Sequence[Any]
+    order: list[int]
+    """Numbers of the usable rows, in an order drawn from the seed."""
+
+    rng: random.Random
+    """What draws the orders after this one."""
+
+
 def mix_rows(config: TrainConfig) -> Mix:
     """Return the rows of a run.
 
     Every source gives its share of `samples` and of `held_out`. Its rows come in an order drawn
-    from the seed, again and again in new orders where they are too few.
+    from the seed, again and again in new orders where they are too few. A row that is held out is
+    trained on by no source of the same file or data set.
 
     Raises:
         InputError: for a source that cannot be read, the first row that does not fit (file, line,
@@ -61,17 +73,50 @@ def mix_rows(config: TrainConfig) -> Mix:
     samples = split_by_weight(config.samples, weights)
     held_out = split_by_weight(config.held_out, weights)
     mix = Mix([], [], {})
-    for number, source in enumerate(config.data):
-        draw = _draw_pocket if source.pocket is not None else _draw
-        try:
-            rows = draw(source, f"{config.seed}/{number}", held_out[number], samples[number])
-        except InputError as error:
-            raise InputError(f"{config.file}: data: {error.message}") from error
-        mix.held_out.extend(rows[: held_out[number]])
-        mix.train.extend(rows[held_out[number] :])
-        mix.counts[source.name] = mix.counts.get(source.name, 0) + samples[number]
+    try:
+        shuffled = _shuffle(config)
+        held_rows = dict[Any, set[int]]()
+        for number, drawn in shuffled.items():
+            rows_of_place = held_rows.setdefault(_place(config.data[number]), set())
+            rows_of_place.update(drawn.order[: held_out[number]])
+        for number, source in enumerate(config.data):
+            sizes = held_out[number], samples[number]
+            if number in shuffled:
+                rows = _draw(source, shuffled[number], held_rows[_place(source)], *sizes)
+            else:
+                rows = _draw_pocket(source, _seed(config, number), *sizes)
+            mix.held_out.extend(rows[: held_out[number]])
+            mix.train.extend(rows[held_out[number] :])
+            mix.counts[source.name] = mix.counts.get(source.name, 0) + samples[number]
+    except InputError as error:
+        raise InputError(f"{config.file}: data: {error.message}") from error
     random.Random(f"{config.seed}/order").shuffle(mix.train)
     return mix
+
+
+def _shuffle(config: TrainConfig) -> dict[int, _Shuffled]:
+    """Return the number of each source of rows -> these, shuffled; each file is read once."""
+    contents = dict[Any, Sequence[Any]]()
+    shuffled = dict[int, _Shuffled]()
+    for number, source in enumerate(config.data):
+        if source.pocket is None:
+            if (place := _place(source)) not in contents:
+                contents[place] = _read(source)
+            usable = _usable_rows(source, contents[place])
+            rng = random.Random(_seed(config, number))
+            order = rng.sample(usable, len(usable))
+            shuffled[number] = _Shuffled(contents[place], order, rng)
+    return shuffled
+
+
+def _seed(config: TrainConfig, number: int) -> str:
+    """Return the seed of what is drawn of a source."""
+    return f"{config.seed}/{number}"
+
+
+def _place(source: DataEntry) -> tuple[str | None, ...]:
+    """Return what two sources of the same file or data set have in common."""
+    return source.path, source.hub, source.subset, source.split, source.revision
 
 
 def read_texts(path: Path) -> list[str]:
@@ -95,32 +140,31 @@ def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def _draw(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Conversation]:
-    """Return the rows that are held out, then those that are trained on."""
-    rows = _read(source)
-    usable = _usable_rows(source, rows)
-    trainable = len(usable) - held_out
-    if trainable < (samples > 0):
+def _draw(
+    source: DataEntry, shuffled: _Shuffled, held_rows: set[int], held_out: int, samples: int
+) -> list[Conversation]:
+    """Return the rows that are held out, then those that are trained on: none of `held_rows`."""
+    chosen = shuffled.order[:held_out]
+    order = [number for number in shuffled.order if number not in held_rows]
+    if len(chosen) < held_out or len(order) < (samples > 0):
+        usable = len(shuffled.order)
         raise InputError(
-            f"{source.name}: has {len(usable)} usable rows, and held_out takes {held_out} from it; "
-            "set held_out lower"
+            f"{source.name}: has {usable} usable rows, and held_out takes "
+            f"{max(held_out, usable - len(order))} from it; set held_out lower"
         )
-    if samples > trainable:
+    if samples > len(order):
         logger.warning(
             "%s: %d rows for %d samples: a row is seen %.1f times",
             source.name,
-            trainable,
+            len(order),
             samples,
-            samples / trainable,
+            samples / len(order),
         )
-    rng = random.Random(seed)
-    order = rng.sample(usable, len(usable))
-    chosen, order = order[:held_out], order[held_out:]
     while len(chosen) < held_out + samples:
         chosen += order
-        rng.shuffle(order)
+        shuffled.rng.shuffle(order)
     chosen = chosen[: held_out + samples]
-    return [_conversation(source, _parse(rows[number])) for number in chosen]
+    return [_conversation(source, _parse(shuffled.rows[number])) for number in chosen]
 
 
 def _draw_pocket(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Conversation]:

@@ -1,5 +1,6 @@
 """Rows: where they come from, what is left out, how they are mixed, and what is learned of them."""
 
+import hashlib
 import json
 import os
 
@@ -42,6 +43,35 @@ def test_rows_are_drawn_by_seed_and_never_from_those_held_out(tmp_path, base, ro
     sources = [{"path": "small.jsonl", "weight": 1}, {"pocket": "task", "weight": 9}]
     with pytest.raises(InputError, match="has 2 usable rows, and held_out takes 3 from it"):
         mix(tmp_path, base, sources, "held_out=32", "samples=4")
+
+
+def test_the_rows_of_a_seed_stay_so_that_an_expert_can_be_trained_again(tmp_path, base, rows):
+    sources = [{"path": str(rows), "prompt": "{question} ", "answer": "{reply}"}]
+    other = write_rows(tmp_path / "other.jsonl", shift=2)
+    sources += [sources[0] | {"path": str(other), "weight": 3}]
+    mixed = mix(tmp_path, base, sources, "seed=7", "samples=90")
+    text = json.dumps([mixed.train, mixed.held_out])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "b8d4bf0e07e9eb30"
+
+
+@pytest.mark.parametrize("kind", ["path", "hub"])
+def test_no_line_that_is_held_out_is_trained_on_by_another_source(tmp_path, base, kind):
+    """Such as a translation, trained in both directions."""
+    pairs = [{"en": f"w{n}", "es": f"w{n} w{n}"} for n in range(24)]
+    file = write_jsonl(tmp_path / "set/pairs.jsonl", pairs)
+    sources = [
+        {kind: str(file if kind == "path" else file.parent), "prompt": one, "answer": other}
+        for one, other in (("{en} ", "{es}"), ("{es} ", "{en}"))
+    ]
+    mixed = mix(tmp_path, base, sources, "held_out=8", "samples=48")
+    held_out, trained = (
+        {row[1]["content"].split()[0] for row in rows} for rows in (mixed.held_out, mixed.train)
+    )
+    assert held_out
+    assert not held_out & trained
+    assert held_out | trained == {pair["en"] for pair in pairs}
+    with pytest.raises(InputError, match="has 24 usable rows, and held_out takes 24 from it"):
+        mix(tmp_path, base, sources, "held_out=46", "samples=4")
 
 
 def test_joint_training_takes_the_sources_of_other_files_by_weight(tmp_path, base):

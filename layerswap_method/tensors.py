@@ -131,7 +131,7 @@ class OpenModel(Frozen):
     @classmethod
     def read(cls, model: Model) -> OpenModel:
         """Open a model on this machine: its config, headers and adapter are read."""
-        checkpoint = read_checkpoint(model.name, model.folder)
+        checkpoint = read_checkpoint(model.name, model.folder, model.adapter)
         if model.adapter is None:
             return cls(checkpoint=checkpoint)
         changes = read_changes(model.adapter, checkpoint)

@@ -90,7 +90,7 @@ def look_up(
 
 def _facts_of(reference: str, files: Model) -> ModelFacts:
     """Return the facts of a model whose headers, and those of its adapter, are here."""
-    checkpoint = read_checkpoint(reference, files.folder)
+    checkpoint = read_checkpoint(reference, files.folder, files.adapter)
     warnings: list[str] = []
     if files.adapter is not None:
         warnings += filter(None, [other_base(files.adapter, checkpoint)])

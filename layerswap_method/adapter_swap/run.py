@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from layerswap_method.adapter_swap.card import adapter_card_text
@@ -15,8 +15,8 @@ from layerswap_method.errors import InputError, size_text
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.layer_plan import LayerPlan
-from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.layer_swap_merge import swap_lines, swap_record
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.methods.table import merge_models
 from layerswap_method.output import PLAN_FILE, check_output, claim_output, output_folder
@@ -52,8 +52,8 @@ def swap_adapters(
         models = {reference: find(reference, hub=hub) for reference in recipe.references}
         # Where the models are is known only now.
         check_output(out, [path for model in models.values() for path in model.folders])
-        adapter, plan, record = _swap(recipe, models, hub, rank)
-        for line in (*layer_swap_merge.swap_lines(record), *adapter.lines):
+        adapter, plan, record, lines = _swap(recipe, models, hub, rank)
+        for line in (*lines, *adapter.lines):
             log(line)
         if recipe.written_dtype is not None:
             dtype = recipe.written_dtype
@@ -74,8 +74,8 @@ def swap_adapters(
 
 def _swap(
     recipe: LayerSwapRecipe, models: Mapping[str, Model], hub: Downloads, rank: int | None
-) -> tuple[NewAdapter, LayerPlan, Mapping[str, Any]]:
-    """Return the new adapter, its layer plan, and the content of its plan file."""
+) -> tuple[NewAdapter, LayerPlan, Mapping[str, Any], Sequence[str]]:
+    """Return the new adapter, its layer plan, the content of its plan file, and lines for log."""
     base = models[str(recipe.base_model)]
     configs = {
         model.name: read_adapter_config(model.adapter)
@@ -94,18 +94,18 @@ def _swap(
             merge = merge_models(recipe, models)
         assert merge.plan is not None
         adapter, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
-        record, warnings = dict(merge.record), merge.warnings
+        record, warnings, lines = dict(merge.record), merge.warnings, merge.lines
     else:
         if rank is not None:
             raise InputError("--rank: a prefix has no rank; drop it")
         depth = read_checkpoint(base.name, base.folder).depth()
         adapter, plan = swap_prefixes(recipe, models, depth)
-        record = layer_swap_merge.swap_record(recipe, plan)
-        warnings = tuple(recipe.plan_warnings(plan))
+        record = swap_record(recipe, plan)
+        warnings, lines = tuple(recipe.plan_warnings(plan)), tuple(swap_lines(record))
     for warning in warnings:
         LOG.warning("%s", warning)
     record = {**with_commits(record, commits(models)), "adapter": adapter.record}
-    return adapter, plan, record
+    return adapter, plan, record, lines
 
 
 def _read(file: RecipeFile) -> LayerSwapRecipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,16 @@ class Checkpoint:
 
     unlisted: tuple[str, ...] = ()
     """Tensors that the files hold and their index does not name, so mergekit does not see them."""
+
+    adapter: Path | None = None
+    """The folder of the adapter that the model has, whose changes are no part of the `tensors`."""
+
+    @cached_property
+    def as_trained(self) -> Checkpoint:
+        """The model with the tokenizer that was saved beside its adapter, where one was."""
+        if self.adapter is None or not has_tokenizer(self.adapter):
+            return self
+        return replace(self, path=self.adapter, adapter=None)
 
     @cached_property
     def has_tokenizer(self) -> bool:
@@ -107,8 +117,10 @@ class Checkpoint:
         return self.num_layers
 
 
-def read_checkpoint(name: str, path: Path) -> Checkpoint:
+def read_checkpoint(name: str, path: Path, adapter: Path | None = None) -> Checkpoint:
     """Return the checkpoint in folder `path`, which messages call `name`.
+
+    Of an `adapter` nothing is read here.
 
     Raises `InputError` for files that are missing or damaged, or that disagree on the layers.
     """
@@ -141,7 +153,7 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
             f"{name}: its config.json says {depth} layers and its weights have {stored}; "
             "download it again, or correct num_hidden_layers"
         )
-    return Checkpoint(name, path, document, config, tensors, decoder, unlisted_weights)
+    return Checkpoint(name, path, document, config, tensors, decoder, unlisted_weights, adapter)
 
 
 def is_head(name: str) -> bool:

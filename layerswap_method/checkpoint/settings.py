@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
@@ -138,6 +140,8 @@ def settings_note(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> str |
 
 def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> Iterator[str]:
     """Yield a note where models chat, end or generate otherwise than the `donor` of a merge."""
+    if donor.adapter is not None:  # The merge takes nothing of an adapter's folder.
+        donor = replace(donor, name=f"the base of {donor.name}", adapter=None)
     models = [donor, *(model for model in checkpoints if model.name != donor.name)]
     template = _chat_template(donor)
     others = [model.name for model in models[1:] if _chat_template(model) not in (None, template)]
@@ -163,19 +167,28 @@ def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> It
 
 
 def _chat_template(checkpoint: Checkpoint) -> str | None:
-    """Return a model's chat template as it is stored; None where it has none."""
-    file = checkpoint.path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        try:
-            document = json.loads((checkpoint.path / name).read_text(encoding="utf-8"))
-            template = document.get("chat_template")
-        except (OSError, ValueError, RecursionError, AttributeError):
-            continue  # who reads the tokenizer says what is wrong with it
-        if template:
-            return template.strip() if isinstance(template, str) else json.dumps(template)
+    """Return a model's chat template as it is stored, its adapter's first; None for none."""
+    for folder in filter(None, (checkpoint.adapter, checkpoint.path)):
+        file = folder / "chat_template.jinja"
+        if file.is_file():
+            return file.read_text(encoding="utf-8", errors="replace").strip()
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            template = _stated(folder / name).get("chat_template")
+            if template:
+                return template.strip() if isinstance(template, str) else json.dumps(template)
     return None
+
+
+def _stated(file: Path) -> dict[str, Any]:
+    """Return the content of a file of a tokenizer; {} where it cannot be read.
+
+    Who reads the tokenizer says what is wrong with it.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _other_settings(document: Mapping[str, Any], text: object, place: str = "") -> dict[str, Any]:

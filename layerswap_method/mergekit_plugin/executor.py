@@ -14,6 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,10 @@ def merge_by_mergekit(
         donor = sources[str(recipe.base_model)].folder
         other_files = donor_files(donor, with_tokenizer=False)
         with _merged_adapters(sources, recipe.written_dtype, options) as models:
-            opened = {reference: OpenModel.read(model) for reference, model in models.items()}
+            opened = {
+                reference: _opened(model, sources[reference].adapter)
+                for reference, model in models.items()
+            }
             checked = _check(recipe, opened, options)
             config, record, lines = _configuration(merge_config, recipe, opened, checked)
             log = shown_log(options.model_dump())
@@ -184,6 +188,13 @@ def _merged_adapters(
             # Its tokenizer.
             copy_files(donor_files(model.folder), model.folder, models[reference].folder)
         yield models
+
+
+def _opened(model: Model, adapter: Path | None) -> OpenModel:
+    """Return a model that is open, with the folder of the `adapter` that is merged into it."""
+    opened = OpenModel.read(model)
+    checkpoint = replace(opened.checkpoint, adapter=adapter)
+    return opened.model_copy(update={"checkpoint": checkpoint})
 
 
 def _wider(dtype: str | None, stored: str | None) -> str | None:

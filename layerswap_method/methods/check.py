@@ -47,10 +47,12 @@ def check_models(
     if (rows_from := recipe.rows_from) is not None:
         references = {*rows_from, *([str(recipe.base_model)] if by_mergekit else ())}
         givers = [model for reference, model in models.items() if reference in references]
+    # The tokens that an adapter was trained with may be others than those of its base.
+    of_rows = [model.as_trained for model in (checkpoints if givers is None else givers)]
     conflicts, conflict_warnings = list[str](), list[str]()
     if not aligned:
         conflicts, conflict_warnings = token_conflicts(
-            checkpoints if givers is None else givers,
+            of_rows,
             ONE_VOCABULARY if recipe.is_one_vocabulary else ALIGN,
         )
     if allow_crimes:
@@ -70,7 +72,7 @@ def check_models(
     )
     donor = donor_of(recipe, models, by_mergekit=by_mergekit)
     if not aligned:
-        conflict_warnings += tokenizer_warnings(donor, givers or checkpoints, checkpoints)
+        conflict_warnings += tokenizer_warnings(donor, of_rows, checkpoints)
     notes = [*generation_notes(checkpoints, donor)]
     if note := settings_note(checkpoints, donor):
         notes.append(note)

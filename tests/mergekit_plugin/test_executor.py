@@ -208,6 +208,7 @@ def test_dora_adapters_are_merged_anew_every_time(experts, tmp_path, caplog):
     given = experts("llama", dtype=torch.float32)
     config = {"r": 2, "lora_alpha": 6, "use_dora": True, "target_modules": ["up_proj"]}
     train_adapter(given.base, adapter, **config)
+    (adapter / "chat_template.jinja").write_text(TEMPLATE)
     models = {"task": f"{given.base}+{adapter}", "language": given.language}
     document = recipe(models, SWAP.parameters(), given.base)
     file, seen = adapter / "adapter_model.safetensors", []
@@ -225,6 +226,7 @@ def test_dora_adapters_are_merged_anew_every_time(experts, tmp_path, caplog):
         seen.append(found["model.layers.3.mlp.up_proj.weight"])
     assert not torch.equal(*seen)
     assert "is more than low-rank changes" in caplog.text
+    assert f"+{adapter} has a chat template and {given.base} has none" in caplog.text
     assert not list(cache.iterdir())
     with pytest.raises(InputError, match=r"--lora-merge-cache .*: cannot be made"):
         merge(document, tmp_path / "new" / "out", lora_merge_cache=str(file))

@@ -7,12 +7,25 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-from tests.standins.fine_tunes import restored
-from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, roles, write
+from ablations.recipe_commands.check import check_recipe
+from layerswap_method.adapter_swap.run import swap_adapters
+from layerswap_method.methods.read import RecipeFile
+from layerswap_method.recipe.references import find_model_files
+from tests.standins.fine_tunes import restored, write_adapter
+from tests.standins.merging import (
+    linear_recipe,
+    merge_of,
+    recipe,
+    revert_recipe,
+    roles,
+    write,
+    write_recipe,
+)
 from tests.standins.model_families import VOCAB
 from tests.standins.tokenizers import save_word_tokenizer, words
 
 SWAP = {"bottom_layers": 2, "top_layers": 1}
+UP = "model.layers.2.mlp.up_proj.weight"
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 
@@ -116,6 +129,34 @@ def test_tokens_that_the_tokenizer_of_the_merge_lacks_are_a_warning(document, sp
         f"of {spare.base}, which it takes, lacks; to use them, copy that of {spare.task} into the "
         "merge",
     )
+
+
+def test_tokens_and_template_beside_an_adapter_are_not_lost_in_silence(spare, tmp_path):
+    """As trl, axolotl and unsloth save them; only the base's folder was looked at."""
+    adapters = {}
+    for role in ("task", "language"):
+        adapter = write_adapter(tmp_path / f"{role}-lora", UP.removesuffix(".weight"), 16, 24)
+        save_word_tokenizer(adapter, words(VOCAB - 6), chat_template="{{ messages }} <|end|>")
+        with_tokens(adapter, "<|end|>")
+        adapters[role] = f"{spare.base}+{adapter}"
+    task, language = adapters.values()
+    document = recipe(adapters, SWAP, spare.base)
+    merge = merge_of(document)
+    tokens = (
+        f"rows for tokens of {task} and {language} (<|end|>) that the tokenizer of {spare.base}"
+    )
+    template = f"{task} and {language} has a chat template and {spare.base} has another, which"
+    assert tokens in str(merge.warnings)
+    assert template in str(merge.lines)
+    findings = check_recipe(write_recipe(tmp_path / "recipe.yml", document), hub=False)
+    for level, part in (("warning", tokens), ("note", template)):
+        assert any(finding.level == level and part in finding.message for finding in findings)
+    log = []
+    file = RecipeFile("recipe", "", document)
+    swap_adapters(file, find_model_files, str(tmp_path / "adapter"), log.append)
+    assert template in str(log)
+    of_itself = merge_of(recipe(adapters, SWAP, task))
+    assert f"and the base of {task} has another, which the merge takes" in str(of_itself.lines)
 
 
 def test_later_experts_are_compared_with_each_other(spare, tmp_path):

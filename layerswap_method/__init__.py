@@ -4,7 +4,7 @@ NOT_ON_WINDOWS = "layerswap does not run on Windows; use Linux, such as WSL on W
 
 __version__ = "0.1.0"
 
-METHOD_VERSION = 4
+METHOD_VERSION = 5
 """Raised in the change that alters a merged tensor. It is part of what identifies a score."""
 
 

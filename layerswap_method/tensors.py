@@ -18,6 +18,7 @@ from layerswap_method.checkpoint.checkpoint import (
     is_buffer,
     is_head,
     is_integer,
+    keeps_dtype,
     read_checkpoint,
 )
 from layerswap_method.checkpoint.compatible import Checked, extra_tensors
@@ -25,7 +26,13 @@ from layerswap_method.checkpoint.config import FURTHER_LAYERS
 from layerswap_method.checkpoint.lora import added_elsewhere, other_base, read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.origin import adapter_faults
-from layerswap_method.checkpoint.stored import FLOATS, Stamp, StoredTensor, torch_dtype
+from layerswap_method.checkpoint.stored import (
+    FLOATS,
+    STORED_NAMES,
+    Stamp,
+    StoredTensor,
+    torch_dtype,
+)
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.frozen import Frozen
 from layerswap_method.layer_plan import LayerPlan
@@ -151,18 +158,19 @@ class OpenModel(Frozen):
     def term(self, name: str, coefficient: float = 1.0) -> Term:
         """Return the tensor `name` as a term of a mix.
 
-        peft adds an adapter to a model that transformers loaded in one dtype: that of the first
-        stored tensor, whatever the config says. Biases of routers stay in theirs.
+        An adapter's change is added in the dtype of the config where that is wider: in it
+        transformers loads the model that peft changes. Tensors without a change are as stored,
+        also where peft's merge would round them.
         """
-        stored = self.stored(name)
-        is_cast = self.adapter is not None and stored.dtype in FLOATS
-        is_cast = is_cast and not name.endswith("e_score_correction_bias")
-        cast = self.checkpoint.first_float if is_cast else None
+        stored, dtype = self.stored(name), self.checkpoint.dtype
+        change = self.changes.get(stored.name)
+        loaded_bytes = FLOATS.get(STORED_NAMES.get(dtype or "", ""), 0)
+        is_wider = loaded_bytes > FLOATS.get(stored.dtype, loaded_bytes)
         return Term(
             stored=stored,
             coefficient=coefficient,
-            cast=None if cast == stored.torch_name else cast,
-            change=self.changes.get(stored.name),
+            cast=dtype if change is not None and is_wider else None,
+            change=change,
         )
 
     def copy_mix(self, name: str, dtype: str | None, out_dtype: str | None = None) -> TensorMix:
@@ -226,8 +234,8 @@ def build_merge(
 
     It has every weight that any of the models stores, except a tied output embedding; of the
     `extra_tensors`, and of integers, it has the donor's. `dtype` is the torch dtype that the recipe
-    gives it, None that of the files: one model has its config's. `base` is what adapters should be
-    trained on.
+    gives it, but for tensors that keep theirs, None that of the files: one model has its config's.
+    `base` is what adapters should be trained on.
     """
     checkpoints = [model.checkpoint for model in models]
     donor = next(model for model in models if model.checkpoint is checked.donor)
@@ -239,8 +247,14 @@ def build_merge(
         for name, tensor in donor.checkpoint.tensors.items()
         if name in extra or is_integer(tensor)
     }
+
+    def mix_of(name: str) -> TensorMix:
+        mix = donor.copy_mix(name, dtype) if name in copied else make(name)
+        as_stored = {"load_dtype": None, "dtype": None}
+        return mix.model_copy(update=as_stored) if keeps_dtype(name) else mix
+
     mixes = {
-        name: donor.copy_mix(name, dtype) if name in copied else make(name)
+        name: mix_of(name)
         for name in (*names, *sorted(copied - names.keys()))
         if not is_buffer(name) and (name in copied or name not in extra)
     }

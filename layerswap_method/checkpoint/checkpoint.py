@@ -176,6 +176,11 @@ def is_integer(stored: StoredTensor) -> bool:
     return stored.dtype in _INTEGERS
 
 
+def keeps_dtype(name: str) -> bool:
+    """Return whether a weight has its dtype in every merge: transformers loads it as float32."""
+    return name.endswith("e_score_correction_bias")
+
+
 def name_list(names: Sequence[str], shown: int = 3) -> str:
     """Return the first few names and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""

@@ -16,11 +16,12 @@ from layerswap_method.checkpoint.checkpoint import (
     is_buffer,
     is_head,
     is_integer,
+    keeps_dtype,
     name_list,
 )
 from layerswap_method.checkpoint.origin import damaged_tensors, doubtful_experts
 from layerswap_method.checkpoint.settings import settings_warning
-from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES
+from layerswap_method.checkpoint.stored import FLOATS
 from layerswap_method.checkpoint.tied_heads import mixed_head_problems, tied_head_problems, ties
 from layerswap_method.checkpoint.vocabulary import ALIGN, ONE_VOCABULARY, token_conflicts
 from layerswap_method.file_names import WEIGHTS_INDEX
@@ -30,7 +31,8 @@ _PARENT = "merging needs models of one pretrained parent"
 
 _WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _SCALE = re.compile(r"_scales?(_inv|_2)?$")
-_BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
+_DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+"""Torch dtype -> bits of the significand."""
 
 
 @dataclass(frozen=True)
@@ -151,16 +153,19 @@ def merge_warnings(
     *,
     dtype: str | None,
     base: Checkpoint | None = None,
+    sources: Sequence[Checkpoint] | None = None,
 ) -> Iterator[str]:
     """Yield what a user should know of checkpoints that can be merged, but for `token_conflicts`.
 
     `dtype` is the torch dtype that the recipe gives the merge, None that of the files, `base` the
-    one that the others should be trained from.
+    one that the others should be trained from. `sources` are those of which the merge has weights
+    (None: all).
     """
+    sources = checkpoints if sources is None else sources
     if base is not None:
         yield from doubtful_experts(checkpoints, base)
     yield from damaged_tensors(checkpoints)
-    yield from _mixed_dtypes(checkpoints) if dtype is None else _lossy_casts(checkpoints, dtype)
+    yield from _mixed_dtypes(sources) if dtype is None else _lossy_casts(sources, dtype)
     if warning := settings_warning(checkpoints):
         yield warning
     yield from _extra_tensors(checkpoints)
@@ -347,11 +352,17 @@ def _is_renamed(first: Checkpoint, other: Checkpoint) -> bool:
     return sizes[0] == sizes[1]
 
 
+def _dtypes(checkpoint: Checkpoint) -> Counter[str]:
+    """Return torch dtype -> number of the stored weights that a recipe's `dtype` is for."""
+    return Counter(
+        tensor.torch_name
+        for name, tensor in checkpoint.tensors.items()
+        if tensor.dtype in FLOATS and not is_buffer(name) and not keeps_dtype(name)
+    )
+
+
 def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
-    dtypes = {
-        model.name: sorted({tensor.dtype for tensor in model.tensors.values()})
-        for model in checkpoints
-    }
+    dtypes = {model.name: sorted(_dtypes(model)) for model in checkpoints}
     if len({tuple(stored) for stored in dtypes.values()}) > 1:
         listed = "; ".join(f"{name} {'/'.join(stored)}" for name, stored in dtypes.items())
         yield (
@@ -361,17 +372,25 @@ def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 
 def _lossy_casts(checkpoints: Sequence[Checkpoint], dtype: str) -> Iterator[str]:
-    for checkpoint in checkpoints:
-        dtypes = {TORCH_NAMES.get(tensor.dtype, "") for tensor in checkpoint.tensors.values()}
-        wider = sorted(name for name in dtypes if _BITS.get(name, 0) > _BITS[dtype])
+    """Yield which checkpoints lose digits, or the range of their numbers, in a torch dtype."""
+    counts = {model.name: _dtypes(model) for model in checkpoints}
+    every = {stored for count in counts.values() for stored in count}
+    holds_all = max(every, key=_DIGITS.__getitem__, default=dtype)
+    if holds_all == "float16" and "bfloat16" in every:
+        holds_all = "float32"
+    for name, count in counts.items():
+        wider = [stored for stored in count if _DIGITS[stored] > _DIGITS[dtype]]
         if wider:
-            yield (
-                f"{checkpoint.name} is stored in {wider[0]} and the merge is written in {dtype}: "
-                f"what light training changed may be rounded away; write dtype: {wider[0]}, and no "
-                "other out_dtype"
-            )
-        elif dtype == "float16" and "bfloat16" in dtypes:
-            yield (
-                f"{checkpoint.name} is stored in bfloat16 and the merge is written in float16, "
-                "whose largest number is 65504; write dtype: bfloat16, and no other out_dtype"
-            )
+            lossy = max(wider, key=_DIGITS.__getitem__)
+            loss = ": what light training changed may be rounded away"
+        elif dtype == "float16" and "bfloat16" in count:
+            lossy, loss = "bfloat16", ", whose largest number is 65504"
+        else:
+            continue
+        if len(count) == 1:
+            extent = f"is stored in {lossy}"
+            advice = f"write dtype: {holds_all}, and no other out_dtype"
+        else:
+            extent = f"stores {count[lossy]} of its {count.total()} tensors in {lossy}"
+            advice = "leave out dtype and out_dtype: each tensor then keeps its own"
+        yield f"{name} {extent} and the merge is written in {dtype}{loss}; {advice}"

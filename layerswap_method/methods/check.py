@@ -69,6 +69,7 @@ def check_models(
         checkpoints,
         dtype=recipe.written_dtype,
         base=models.get(str(recipe.base_model)) if recipe.names_parent else None,
+        sources=[model for name, model in models.items() if name in recipe.weights_from],
     )
     donor = donor_of(recipe, models, by_mergekit=by_mergekit)
     if not aligned:

@@ -306,6 +306,11 @@ class LayerSwapRecipe(Recipe):
         return tuple(models[position] for position in mean.inputs)
 
     @property
+    def weights_from(self) -> tuple[str, ...]:
+        """The models of which the merge has weights: not always the base."""
+        return *(entry.model for entry in self.experts), *self.rows_from
+
+    @property
     def needs_deltas(self) -> bool:
         """Whether the experts' changes from the base must be measured: all weights are read."""
         spec = self.parameters

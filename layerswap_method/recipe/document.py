@@ -244,6 +244,11 @@ class Recipe(Described):
         return None
 
     @property
+    def weights_from(self) -> tuple[str, ...]:
+        """The models of which the merge has weights."""
+        return self.references
+
+    @property
     def is_one_vocabulary(self) -> bool:
         """Whether the models must share a vocabulary, which nothing can align."""
         return False

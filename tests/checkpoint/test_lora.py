@@ -2,8 +2,10 @@
 
 import shutil
 
+import peft
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.checkpoint import lora
@@ -11,7 +13,6 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
 from layerswap_method.methods.passthrough import merge_of_one
-from layerswap_method.mix_reader import MixReader
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import bare_name
 from tests.standins.fine_tunes import (
@@ -88,25 +89,46 @@ def test_every_kind(family, dtype, config, changed, experts, tmp_path):
         assert len(check_merged(base, half, tmp_path / "again")) == changed
 
 
-def test_the_bias_of_a_router_stays_in_float32(experts, tmp_path):
-    wide = experts("glm4_moe", dtype=torch.float32).base
-    base = rewritten(wide, tmp_path / "b", lambda n, t: t + 0.1 if "e_sc" in n else t.bfloat16())
+def test_tensors_without_a_change_are_as_stored(experts, tmp_path):
+    """Of routers, biases or also weights (Ernie 4.5) are float32 in every model that is loaded."""
+    routed = experts("glm4_moe", dtype=torch.float32).base
+
+    def edit(name, tensor):
+        return tensor + 0.1 if "e_sc" in name or "mlp.gate" in name else tensor.bfloat16()
+
+    base = rewritten(routed, tmp_path / "base", edit)
     adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
+    found, plain = tensors_of(merge_of_one(Model("model", base, adapter))), stored(base)
+    (changed,) = [name for name in plain if "1.self_attn.k_proj.weight" in name]
+    assert not torch.equal(found.pop(changed), plain.pop(changed))
+    assert_same(found, plain)
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32, torch.bfloat16}
+
+
+def test_a_base_whose_config_is_wider_gets_the_change_in_that_dtype(experts, tmp_path):
+    """transformers loads it so, and peft adds the change there; it was rounded to bfloat16."""
+    base = edited(shutil.copytree(experts("llama").base, tmp_path / "base"), dtype="float32")
+    adapter = adapter_of(base, tmp_path / "adapter")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(base)
+    theirs = peft.PeftModel.from_pretrained(loaded, adapter).merge_and_unload().state_dict()
     found = tensors_of(merge_of_one(Model("model", base, adapter)))
-    for name, tensor in stored(base).items():
-        assert torch.equal(found[name], tensor) == ("1.self_attn.k_proj" not in name), name
+    assert_same({name: tensor.float() for name, tensor in found.items()}, dict(theirs))
+    changed = [name for name, tensor in found.items() if tensor.dtype == torch.float32]
+    assert len(changed) == 18
 
 
-def test_a_base_of_another_or_of_two_dtypes_is_cast_to_one(experts, tmp_path):
+def test_a_base_of_another_or_of_two_dtypes(experts, tmp_path):
     plain = experts("llama", dtype=torch.float32).base
     stated = edited(shutil.copytree(plain, tmp_path / "stated"), dtype="bfloat16")
     check_merged(stated, adapter_of(stated, tmp_path / "one"), tmp_path / "first")
     mixed = rewritten(plain, tmp_path / "mixed", lambda n, t: t if "norm" in n else t.bfloat16())
     adapter = adapter_of(mixed, tmp_path / "two")
-    check_merged(mixed, adapter, tmp_path / "second")
-    for given, dtype in ((adapter, torch.bfloat16), (None, torch.float32)):
-        merged = merge_of_one(Model("mixed", mixed, given))
-        assert MixReader(merged.tensors["model.norm.weight"]).read().dtype == dtype
+    document = {"merge_method": "passthrough", "models": [{"model": f"{mixed}+{adapter}"}]}
+    theirs = stored(merge(document, tmp_path / "m", lora_merge_cache=str(tmp_path / "cache")))
+    found = tensors_of(document)
+    norm = found["model.norm.weight"]  # peft's copy of the base is all in one dtype
+    assert torch.equal(norm, stored(mixed)["model.norm.weight"])
+    assert_same({name: tensor.bfloat16() for name, tensor in found.items()}, theirs)
 
 
 REFUSED = [

@@ -128,6 +128,70 @@ def test_experts_of_different_dtypes(dtype, out_dtype, experts, tmp_path):
         torch.testing.assert_close(found[name].double(), exact, rtol=2**-7, atol=1e-7)
 
 
+def dtype_warnings(models, base, more=(), **top):
+    warnings = merge_of(recipe(models, SWAP | dict(more), base, **top)).warnings
+    return [text for text in warnings if " dtype" in text]
+
+
+def test_dtypes_are_warned_of_where_the_merge_has_them(experts, tmp_path):
+    plain, half = experts("llama"), experts("llama", dtype=torch.float16)
+    wide = experts("llama", dtype=torch.float32).base
+    for top in ({}, {"dtype": "bfloat16"}):
+        assert dtype_warnings(roles(plain), wide, **top) == []  # no tensor is the base's
+        assert dtype_warnings(roles(plain), wide, {"non_layer": "base"}, **top)
+    first, second = dtype_warnings(roles(half), half.base, dtype="bfloat16")
+    assert (str(half.task) in first, str(half.language) in second) == (True, True)
+    lost = "is stored in float16 and the merge is written in bfloat16: what light training changed"
+    assert lost in first
+    assert first.endswith("; write dtype: float16, and no other out_dtype")
+    mixed = roles(half) | {"task": plain.task}
+    for dtype, model in (("bfloat16", half.language), ("float16", plain.task)):
+        (warning,) = dtype_warnings(mixed, half.base, dtype=dtype)
+        assert warning.startswith(f"{model} is stored in")
+        assert warning.endswith("; write dtype: float32, and no other out_dtype")
+
+
+def test_dtypes_of_buffers_and_of_a_few_tensors(experts, tmp_path):
+    half, routed = experts("llama", dtype=torch.float16), experts("glm4_moe", dtype=torch.float32)
+    angles = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(3)}
+    task = restored(half.task, tmp_path / "angles", lambda tensors: tensors | angles)
+    narrow = [
+        rewritten(folder, tmp_path / folder.name, lambda n, t: t if "e_sc" in n else t.bfloat16())
+        for folder in (routed.task, routed.base)
+    ]
+    every = rewritten(routed.language, tmp_path / "every", lambda n, t: t.bfloat16())
+    norm = rewritten(half.task, tmp_path / "n", lambda n, t: t.float() if "norm" in n else t)
+    for top in ({}, {"dtype": "float16"}):
+        assert dtype_warnings({"task": task, "language": half.language}, half.base, **top) == []
+    for top in ({}, {"dtype": "bfloat16"}):
+        models = {"task": narrow[0], "language": every}
+        assert dtype_warnings(models, narrow[1], **top) == []
+    models = {"task": norm, "language": half.language}
+    (warning,) = dtype_warnings(models, half.base, dtype="float16")
+    assert "stores 13 of its 57 tensors in float32 and the merge" in warning
+    assert warning.endswith("; leave out dtype and out_dtype: each tensor then keeps its own")
+
+
+def test_the_bias_of_a_router_keeps_its_dtype(experts):
+    """transformers loads it as float32 whatever the dtype; a cast made 7.3 to 7.3125."""
+    given = experts("glm4_moe", dtype=torch.float32)
+    average = {"parameters": {"placement": "soup"}}
+    linear = linear_recipe([given.task, given.language])
+    for document in (
+        recipe(roles(given), SWAP, given.base),
+        recipe(roles(given), {}, given.base) | average,
+        revert_recipe(given.task, given.base, {"bottom_layers": 1}),
+        linear,
+        {"merge_method": "passthrough", "models": [{"model": str(given.task)}]},
+    ):
+        wide, found = tensors_of(document), tensors_of(document | {"dtype": "bfloat16"})
+        biases = {name for name in found if "e_score_correction_bias" in name}
+        assert biases
+        assert_same({n: found[n] for n in biases}, {n: wide[n] for n in biases})
+        others = {found[name].dtype for name in found.keys() - biases}
+        assert others == {torch.bfloat16}
+
+
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (0.3, 0.7), (1.0, 0.0)])
 @pytest.mark.parametrize("top", [{}, {"dtype": "float32"}], ids=str)
 def test_linear_is_stock_mergekits(weights, top, experts, tmp_path):

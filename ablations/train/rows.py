@@ -322,9 +322,17 @@ def encode_rows(
             template, or one that changes earlier turns.
     """
     limit = config.max_length
-    full_rows = [_tokenize(row, tokenizer, config) for row in rows]
+    split_rows = [split_row(row, tokenizer, config) for row in rows]
+    full_rows = [_tokenize(parts, tokenizer, config) for parts in split_rows]
     cut_rows = [{name: ids[:limit] for name, ids in row.items()} for row in full_rows]
     encoded = [row for row in cut_rows if not set(row["labels"][1:]) <= {IGNORED}]
+    if lacking := sum(map(_lacks_message, rows, split_rows)):
+        logger.warning(
+            "%d of %d rows have a system or user message that the chat template leaves out, so it "
+            "is not trained on; write its text into one that stays",
+            lacking,
+            len(rows),
+        )
     if too_long := sum(len(row["input_ids"]) > limit for row in full_rows):
         logger.warning(
             "%d of %d rows are longer than max_length (%d tokens) and were cut",
@@ -392,8 +400,21 @@ def split_row(
     return parts
 
 
-def _tokenize(row: Conversation, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> Tokens:
-    parts = split_row(row, tokenizer, config)
+def _lacks_message(row: Conversation, parts: Sequence[tuple[str, bool]]) -> bool:
+    """Return whether a message before the last answer of a row is not in its text."""
+    text = "".join(part for part, _ in parts)
+    roles = [message["role"] for message in row]
+    end = len(row) - roles[::-1].index("assistant")
+    return any(
+        message["role"] != "assistant" and message["content"].strip() not in text
+        for message in row[:end]
+    )
+
+
+def _tokenize(
+    parts: Sequence[tuple[str, bool]], tokenizer: PreTrainedTokenizerBase, config: TrainConfig
+) -> Tokens:
+    """Return the tokens of what `split_row` returns."""
     ids: list[int] = []
     labels: list[int] = []
     for number, (text, is_learned) in enumerate(parts):

@@ -195,6 +195,22 @@ def test_a_chat_template_marks_each_answer_with_its_end(config, tokenizer):
         encode_rows(rows, tokenizer, chat)
 
 
+def test_a_message_that_the_template_leaves_out_is_warned_of(config, tokenizer, caplog):
+    """As an evaluation refuses such a `system_instruction`."""
+    chat = config.model_copy(update={"template": "chat"})
+    system = {"role": "system", "content": " w9\n"}
+    rows = [[system, *turns("w1", "w2")], turns("w3", "w4", "w5", "w6"), turns("w7", "w8", "w9")]
+    tokenizer.chat_template = TEMPLATE.replace("m.content", "m.content | trim")
+    encode_rows(rows, tokenizer, chat)
+    assert "leaves out" not in caplog.text  # what follows the last answer is trained on nowhere
+    for role, count in (("system", 1), ("user", 3)):
+        tokenizer.chat_template = TEMPLATE.replace("messages", f"messages if m.role != '{role}'")
+        encode_rows(rows, tokenizer, chat)
+        assert (
+            f"{count} of 3 rows have a system or user message that the chat template leaves out"
+        ) in caplog.text
+
+
 @pytest.mark.parametrize("regime", ["full", "lora"])
 @pytest.mark.parametrize(("end", "warns"), [("<eos>", False), ("w7", True), ("w7\n", True)])
 def test_a_turn_whose_end_ends_no_answer_is_warned_of(tmp_path, end, warns, regime, caplog):

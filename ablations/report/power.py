@@ -262,11 +262,10 @@ def _variance(entry: StudyDifference) -> float:
     """Return the variance of the mean difference."""
     spread, design = entry.spread, entry.design
     tasks, languages = design.task_experts, design.language_experts
-    variance = (spread.items + spread.rest / (tasks * languages)) / design.items
-    variance += (spread.task / tasks) * (tasks > 1) + (spread.language / languages) * (
-        languages > 1
-    )
-    return variance
+    pairs = tasks * languages
+    variance = (spread.items + spread.rest / pairs) / design.items
+    parts = ((spread.task, tasks), (spread.language, languages), (spread.pair, pairs))
+    return variance + sum(part / count for part, count in parts if count > 1)
 
 
 def _sentence(entry: StudyDifference, smallest: float) -> str:

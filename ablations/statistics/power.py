@@ -238,10 +238,11 @@ def _studies(size: float, spread: Spread, design: Design) -> tuple[Array, Array,
     def drawn(variance: float, *shape: int) -> Array:
         return math.sqrt(variance) * rng.standard_normal((studies, *shape))
 
-    # What one expert varies by stays the same in all its items: no test sees it.
+    # What one expert varies by stays the same in all its items: no test sees it. Its pairs vary
+    # with the experts of the other role, so the test sees what these vary by.
     of_task = drawn(spread.task if tasks > 1 else 0.0, tasks, 1)
     of_language = drawn(spread.language if languages > 1 else 0.0, 1, languages)
-    of_pair = drawn(spread.pair if tasks > 1 and languages > 1 else 0.0, tasks, languages)
+    of_pair = drawn(spread.pair if pairs > 1 else 0.0, tasks, languages)
     true = size + of_task + of_language + of_pair
     if spread.base_rate is not None:
         share = float(_disagreement(np.array(size), spread, spread.base_rate))

@@ -77,22 +77,29 @@ def test_components_are_read_back_from_differences():
     assert np.sqrt(found) == pytest.approx([0.1, 0.05, 0.3, 0.2, 0.04], rel=0.3)
 
 
-def test_power_of_experts_is_how_often_the_test_of_a_report_rejects():
+@pytest.mark.parametrize(("tasks", "languages", "pair"), [(3, 3, 0), (1, 3, 0.04), (3, 1, 0.04)])
+def test_power_of_experts_is_how_often_the_test_of_a_report_rejects(tasks, languages, pair):
+    """The true difference is that of a single expert; its pairs vary with the other role."""
     rng = np.random.default_rng(1)
-    spread = Spread(items=0.04, rest=0.12, task=0.02**2, language=0.02**2)
-    design, difference, studies = Design(200, 3, 3), 0.1, 400
-    axes = [[f"t{n // 3}" for n in range(9)], [f"l{n % 3}" for n in range(9)]]
+    spread = Spread(items=0.04, rest=0.12, task=0.02**2, language=0.02**2, pair=pair**2)
+    design, difference, studies = Design(200, tasks, languages), 0.1, 400
+    pairs = tasks * languages
+    axes = [
+        [f"t{n // languages}" for n in range(pairs)],
+        [f"l{n % languages}" for n in range(pairs)],
+    ]
     rejected = 0
     for _ in range(studies):
         cube = (
             difference
-            + np.sqrt(spread.task) * rng.normal(size=(3, 1, 1))
-            + np.sqrt(spread.language) * rng.normal(size=(1, 3, 1))
+            + np.sqrt(spread.task) * rng.normal(size=(tasks, 1, 1)) * (tasks > 1)
+            + np.sqrt(spread.language) * rng.normal(size=(1, languages, 1)) * (languages > 1)
+            + np.sqrt(spread.pair) * rng.normal(size=(tasks, languages, 1))
             + np.sqrt(spread.items) * rng.normal(size=(1, 1, 200))
-            + np.sqrt(spread.rest) * rng.normal(size=(3, 3, 200))
+            + np.sqrt(spread.rest) * rng.normal(size=(tasks, languages, 200))
         )
-        differences = cube.reshape(9, 200)
-        rejected += estimate(differences, np.full(9, 1 / 9), axes).p_value() <= 0.05
+        differences = cube.reshape(pairs, 200)
+        rejected += estimate(differences, np.full(pairs, 1 / pairs), axes).p_value() <= 0.05
     assert rejected / studies == pytest.approx(power(difference, spread, design), abs=0.08)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.config import stated_rope, text_part
+from layerswap_method.checkpoint.tokens import read_vocabulary
 from layerswap_method.errors import InputError
 
 _COMPUTED: Mapping[str, tuple[str, ...]] = {
@@ -70,6 +71,8 @@ _BY_LENGTH = ("dynamic", "longrope")
 _ROPE_DEFAULTS = {"partial_rotary_factor": 1.0, "beta_fast": 32, "beta_slow": 1, "truncate": True}
 _SHOWN = 60
 _SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_TOKENIZER_SETTINGS = ("add_bos_token", "add_eos_token", "bos_token", "eos_token")
+"""Keys of ``tokenizer_config.json`` that change where texts begin and answers end."""
 
 
 def text_configs(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
@@ -155,8 +158,11 @@ def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> It
     differing = {}
     for key in sorted({key for stated in settings for key in stated}):
         values = [stated.get(key) for stated in settings]
-        # Ids of tokens stand in config.json as well, where many configs leave them out.
-        is_known = key not in _SPECIAL_IDS or all(key in stated for stated in settings)
+        # Ids of tokens stand in config.json as well, where many configs leave them out; what a
+        # tokenizer does without a key depends on its class.
+        is_known = key not in (*_SPECIAL_IDS, *_TOKENIZER_SETTINGS) or all(
+            key in stated for stated in settings
+        )
         if is_known and any(value != values[0] for value in values):
             differing[key] = values
     if differing:
@@ -164,6 +170,33 @@ def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> It
             f"the models generate with different settings ({'; '.join(_listed(models, differing))})"
             f"; the merge takes those of {donor.name}"
         )
+
+
+def end_warning(folder: Path) -> str | None:
+    """Return that the configs of a written merge name another end than its tokenizer, as a warning.
+
+    It is None where one of them names none.
+    """
+    vocabulary = read_vocabulary("the merge", folder)
+    end = _tokenizer_settings(folder).get("eos_token")
+    if vocabulary is None or end not in vocabulary.tokens:
+        return None
+    number = vocabulary.tokens[end]
+    token_of = {taken: token for token, taken in vocabulary.tokens.items()}
+    stated = []
+    for name in ("config.json", "generation_config.json"):
+        document = _stated(folder / name)
+        ids = _first_stated("eos_token_id", text_part(document), document)
+        ends = ids if isinstance(ids, list) else [ids]
+        if ids is not None and number not in ends:
+            tokens = ", ".join(repr(token_of.get(each)) for each in ends)
+            stated.append(f"{name} of the merge has eos_token_id {ids} ({tokens})")
+    if not stated:
+        return None
+    return (
+        f"{' and '.join(stated)}, but its tokenizer ends with {end!r}, which is {number}: write "
+        f"eos_token_id {number} there, or the merge does not stop at it"
+    )
 
 
 def _chat_template(checkpoint: Checkpoint) -> str | None:
@@ -179,11 +212,18 @@ def _chat_template(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _stated(file: Path) -> dict[str, Any]:
-    """Return the content of a file of a tokenizer; {} where it cannot be read.
+def _tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """Return the `_TOKENIZER_SETTINGS` that a folder states, tokens as their text."""
+    stated = _stated(folder / "tokenizer_config.json")
+    values = {key: stated[key] for key in _TOKENIZER_SETTINGS if stated.get(key) is not None}
+    return {
+        key: value.get("content") if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
 
-    Who reads the tokenizer says what is wrong with it.
-    """
+
+def _stated(file: Path) -> dict[str, Any]:
+    """Return the content of a file; {} where it cannot be read, and who needs it says why."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -287,7 +327,10 @@ def _parts(key: str, values: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what a model generates with: its ``generation_config.json``, or its config's ids."""
+    """Return what a model generates with.
+
+    That is its ``generation_config.json``, or its config's ids, and `_TOKENIZER_SETTINGS`.
+    """
     document = checkpoint.document
     file = checkpoint.path / "generation_config.json"
     stated: dict[str, Any] = {}
@@ -299,16 +342,20 @@ def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{checkpoint.name}: {file} cannot be read: {error}") from error
     parts = (stated, text_part(document), document)
-    ids = {
-        key: next((part[key] for part in parts if part.get(key) is not None), None)
-        for key in _SPECIAL_IDS
-    }
+    ids = {key: _first_stated(key, *parts) for key in _SPECIAL_IDS}
     settings = {
         key: value for key, value in (stated | ids).items() if value is not None and key[0] != "_"
     }
     settings.pop("transformers_version", None)
+    folders = filter(None, (checkpoint.adapter, checkpoint.path))
+    settings |= next(filter(None, map(_tokenizer_settings, folders)), {})
     if isinstance(end := settings.get("eos_token_id"), int):
         settings["eos_token_id"] = [end]
     elif isinstance(end, list):
         settings["eos_token_id"] = sorted(end, key=str)
     return settings
+
+
+def _first_stated(key: str, *parts: Mapping[str, Any]) -> Any:
+    """Return the value of a key in the first of several mappings that state it, else None."""
+    return next((part[key] for part in parts if part.get(key) is not None), None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from layerswap_method.checkpoint.lora import (
     read_adapter_tensors,
     tie_problems,
 )
+from layerswap_method.checkpoint.settings import end_warning
 from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
@@ -89,9 +89,8 @@ def merge_by_mergekit(
         _check_files(recipe, sources, options)
         source_commits = commits(sources)
         text = pinned_text(file.text, source_commits) if source_commits else file.text
-        # mergekit writes the tokenizer, and not all of the other files.
         donor = sources[str(recipe.base_model)].folder
-        other_files = donor_files(donor, with_tokenizer=False)
+        other_files = _other_files(recipe, donor, options)
         with _merged_adapters(sources, recipe.written_dtype, options) as models:
             opened = {
                 reference: _opened(model, sources[reference].adapter)
@@ -120,13 +119,30 @@ def merge_by_mergekit(
                 dtypes.pop() if is_one_dtype else None,
                 further_layer_settings(merged.decoder, merged.tensors),
             )
-        for other in other_files:
-            if not (folder / other.name).exists():
-                shutil.copyfile(other, folder / other.name)
+        lacking = (file for file in other_files if not (folder / file.relative_to(donor)).exists())
+        copy_files(lacking, donor, folder)
+        if recipe.aligns_tokens and (warning := end_warning(folder)) is not None:
+            LOG.warning("%s", warning)
         write_json(folder / plan_file, with_commits(record, source_commits))
         if options.write_model_card:
             card = card_text(file.document, text, out.name, lines)
             write_synced_text(folder / "README.md", card)
+
+
+def _other_files(recipe: Recipe, donor: Path, options: Any) -> list[Path]:
+    """Return the files of the donor that the merge has, of which mergekit copies some.
+
+    Where it aligns tokens, it writes the whole tokenizer; with ``chat_template:``, the template.
+    """
+    with_tokenizer = bool(options.copy_tokenizer) and not recipe.aligns_tokens
+    files = donor_files(donor, with_tokenizer=with_tokenizer)
+    if not recipe.chat_template:
+        return files
+    return [
+        file
+        for file in files
+        if file.suffix != ".jinja" and not file.name.startswith("chat_template")
+    ]
 
 
 def _check_files(recipe: Recipe, sources: Mapping[str, Model], options: Any) -> None:

@@ -283,6 +283,18 @@ def test_ends_that_only_the_config_states_count_too(tmp_path):
         [*generation_notes(models, models[1])]
 
 
+def test_ends_that_only_the_tokenizer_states_count_too(trio_copy):
+    models = [read_checkpoint(name, folder) for name, folder in vars(trio_copy).items()]
+    assert [*generation_notes(models, models[0])] == []
+    for folder in (trio_copy.task, trio_copy.language):
+        edited(folder, "tokenizer_config.json", eos_token={"content": "w5"}, add_bos_token=False)
+    (note,) = generation_notes(models, models[0])
+    assert "(eos_token: base <eos>, task w5, language w5); the merge takes those of base" in note
+    edited(trio_copy.base, "tokenizer_config.json", add_bos_token=True)
+    (note,) = generation_notes(models, models[0])
+    assert "(add_bos_token: base True, task False, language False; eos_token: " in note
+
+
 def test_another_chat_template_is_a_note(trio_copy):
     trio = vars(trio_copy)
 

@@ -18,6 +18,7 @@ from mergekit.scripts.multimerge import main
 from safetensors.torch import load_file, save_file
 
 from ablations.recipe_commands.check import check_recipe
+from layerswap_method.checkpoint.settings import end_warning
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.kernels.plain import decoder_in
 from layerswap_method.output import FILES, write_list
@@ -163,6 +164,46 @@ def test_a_template_changes_no_tensor_and_leaves_no_file_out(speakers, tmp_path)
         out = merge(document | {"chat_template": "chatml"}, tmp_path / f"out{number}")
         assert_same(stored(out), stored(files))
         assert (out / "generation_config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [({}, {"clone_tensors": True}), ({"chat_template": "chatml"}, {})],
+    ids=["clone_tensors", "chat_template"],
+)
+def test_every_file_of_the_tokenizer_is_in_the_merge(changes, options, trio_copy, tmp_path):
+    """mergekit copies a fixed list of names."""
+    files = ("tokenization_own.py", "vocab.json", "spiece.model")
+    templates = ("chat_template.jinja", "additional_chat_templates/tool_use.jinja")
+    for name in (*files, *templates):
+        file = trio_copy.base / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}")
+    document = recipe(roles(trio_copy), SWAP.parameters(), trio_copy.base)
+    out = merge(document | changes, tmp_path / "out", copy_tokenizer=True, **options)
+    for name in files:
+        assert (out / name).read_bytes() == (trio_copy.base / name).read_bytes()
+    assert (out / templates[1]).is_file() == (not changes)
+    assert ("im_start" in (out / templates[0]).read_text()) == bool(changes)
+    bare = merge(document | changes, tmp_path / "bare", copy_tokenizer=False, **options)
+    assert not any((bare / name).exists() for name in (*files, "tokenizer.json"))
+
+
+def test_another_end_than_the_aligned_tokenizer_has_is_a_warning(speakers, tmp_path, caplog):
+    """The config is the base's, whose id of the end is another token of this tokenizer."""
+    number = speakers.tokens["language"].index("<eos>")
+    source = {"tokenizer": {"source": str(speakers.language)}}
+    document = recipe(roles(speakers), SWAP.parameters(), speakers.base, **source)
+    out = merge(document, tmp_path / "out")
+    (warning,) = [text for text in caplog.messages if "eos_token_id" in text]
+    assert warning == (
+        "config.json of the merge has eos_token_id 1 ('yy') and generation_config.json of the "
+        f"merge has eos_token_id 1 ('yy'), but its tokenizer ends with '<eos>', which is {number}: "
+        f"write eos_token_id {number} there, or the merge does not stop at it"
+    )
+    for name in ("config.json", "generation_config.json"):
+        edited(out, name, eos_token_id=[0, number])
+    assert end_warning(out) is None
 
 
 def test_what_was_measured_stands_in_record_and_card(trio, tmp_path, caplog):

@@ -5,13 +5,15 @@ from contextlib import closing
 
 import pytest
 from lm_eval.api.instance import Instance
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from ablations.engines.chat import chat_prompt, chat_tokenizer
 from ablations.engines.hf_model import HfModel
 from ablations.engines.lm_eval_backend import start_model
 from ablations.engines.stored_answers_lm import StoredAnswersLM
-from ablations.models.tokens import prompt_tokens
+from ablations.models.tokens import following_tokens, pair_tokens, prompt_tokens
 from ablations.scoring.protocol import EvaluationProtocol
 from ablations.train.config import read_training_file
 from ablations.train.model import load_tokenizer
@@ -162,3 +164,51 @@ def test_a_text_that_follows_gets_nothing_in_front(talker):
         *tokenizer("w1", add_special_tokens=False).input_ids,
     ]
     assert prompt_tokens(tokenizer, "<bos> w1").count(tokenizer.bos_token_id) == 1
+
+
+SPACES = {
+    "by the normalizer": "Llama 2",
+    "by Metaspace": "Mistral 0.1",
+    "by ByteLevel": "GPT-2 with add_prefix_space",
+    "none": "Llama 3",
+}
+"""Where a tokenizer adds a space to the beginning of a text: whose form that is."""
+
+
+def spaced_tokenizer(where):
+    """Return a small BPE tokenizer that adds a space before every text, or none."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    alphabet = []
+    if where in ("by ByteLevel", "none"):
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=where != "none")
+        tokenizer.decoder = decoders.ByteLevel()
+    else:
+        parts = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        if where == "by the normalizer":
+            tokenizer.normalizer = normalizers.Sequence(parts)
+        else:
+            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    special = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["5", "a", "Answer:", "10"] * 9, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
+
+
+@pytest.mark.parametrize("where", SPACES)
+def test_no_space_is_added_between_a_prompt_and_its_answer(where):
+    """Else an answer is learned as other tokens than its likelihood is asked of."""
+    tokenizer = spaced_tokenizer(where)
+    prompt = prompt_tokens(tokenizer, "Answer:")
+    assert prompt == tokenizer("Answer:", add_special_tokens=False).input_ids
+    for answer in (" 5", "5", "\n5 a", " ", ""):
+        tokens = following_tokens(tokenizer, answer)
+        assert tokenizer.decode(prompt + tokens).strip(" ") == f"Answer:{answer}".strip(" ")
+        if answer.strip():
+            assert pair_tokens(tokenizer, "Answer:", answer, 1) == (prompt, tokens)
+        if where == "none":
+            assert tokens == tokenizer(answer, add_special_tokens=False).input_ids

@@ -77,8 +77,8 @@ _WITHOUT_EFFECT = (
     "per_device_train_batch_size",
     "disable_tqdm",
 )
-"""Beginnings of options of the Trainer that change weights by rounding at most, and how many rows go
-through at once, which decides the draws of dropout, too."""
+"""Beginnings of options of the Trainer that change weights by rounding at most; rows at once also
+decide the draws of dropout."""
 
 
 def train_expert(

@@ -97,6 +97,7 @@ def merge_from_files(
     with claim_output(out, [path for model in models.values() for path in model.folders]) as folder:
         with hub.fetching(bar):  # what is read below is fetched then
             merge = merge_models(recipe, models)  # each model is opened once, and let go here
+        donor_files(merge.donor_folder)  # before the weights are downloaded
         hub.fetch(merge.ranges, bar)
         for warning in merge.warnings:
             LOG.warning("%s", warning)

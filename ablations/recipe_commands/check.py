@@ -240,11 +240,10 @@ def _merge_findings(
             yield Finding("error", problem)
         first, *_ = models.values()
         first.depth()
-        if (base := models.get(str(recipe.base_model))) is not None:
-            try:
-                donor_files(base.path)
-            except InputError as error:
-                yield from _errors(error)
+        try:
+            donor_files(checked.donor.path)
+        except InputError as error:
+            yield from _errors(error)
 
 
 def _download_findings(

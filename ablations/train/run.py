@@ -47,7 +47,7 @@ from layerswap_method.errors import InputError, counted
 from layerswap_method.file_names import ADAPTER_CONFIG
 from layerswap_method.output import give_folder_mode
 from layerswap_method.recipe.references import is_folder
-from layerswap_method.write.donor_files import copy_donor_files
+from layerswap_method.write.donor_files import copy_donor_files, donor_files
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -163,6 +163,8 @@ def _prepare(
         )
     try:
         base = find_model(config.base)
+        if not config.writes_adapter:
+            donor_files(base.folder)  # the expert gets them when it is trained
     except InputError as error:
         raise InputError(f"{config.file}: base: {error.message}") from error
     if base.adapter is not None:

@@ -90,12 +90,12 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
             if type(value) is int and key.endswith(_SIZES) and not 0 <= value < limit:
                 raise ValueError(f"config.json has {key} {value}, which no model has")
     except (OSError, ValueError, RecursionError) as error:
-        is_adapter = (folder / ADAPTER_CONFIG).is_file()
-        hint = f"; write BASE+{folder}" if is_adapter else place_kind(folder)
-        fault = f"no readable config: {error}"
+        fault = f"no readable config: {error}; correct config.json, or download it again"
         if isinstance(error, FileNotFoundError):
-            fault = "no config.json in it, so it is not a model's folder"
-        raise InputError(f"{name}: {folder}: {fault}{hint}") from error
+            is_adapter = (folder / ADAPTER_CONFIG).is_file()
+            hint = f"; write BASE+{folder}" if is_adapter else place_kind(folder)
+            fault = f"no config.json in it, so it is not a model's folder{hint}"
+        raise InputError(f"{name}: {folder}: {fault}") from error
     return document
 
 

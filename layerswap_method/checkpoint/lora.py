@@ -254,16 +254,22 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     path = Path(stated)
     model, _, name = base.name.partition("+")
     reference = model.partition("@")[0]
-    names = {Path(reference).name.lower(), base.path.name.lower()}
-    if base.path.parent.name == "snapshots":
-        names.add(base.path.parents[1].name.rpartition("--")[2].lower())
+    names = _names_of_place(Path(reference)) | _names_of_place(base.path)
     is_same = is_there(path) and path.resolve() == base.path.resolve()
-    if is_same or path.name.lower() in names:
+    if is_same or names & _names_of_place(path):
         return None
     return (
         f"{name or adapter}: its config says that it was trained on {stated}, and it is added to "
         f"{reference}; check that it is the same model"
     )
+
+
+def _names_of_place(path: Path) -> set[str]:
+    """Return the last part of a path, and the model's name of one in a cache of the hub."""
+    names = {path.name.lower()}
+    if path.parent.name == "snapshots":
+        names.add(path.parents[1].name.rpartition("--")[2].lower())
+    return names
 
 
 def added_elsewhere(name: str, checkpoint: Checkpoint, base: Checkpoint) -> str | None:

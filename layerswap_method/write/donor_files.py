@@ -28,7 +28,8 @@ _DONOR_ONLY = (
     "optimizer*",
     "train*",
     "trainer_state.json",
-    "all_results.json",
+    "*_results.json",
+    "modules.json",  # sentence-transformers': it names folders with further files
     ".*",
 )
 """Files of `MODEL_FILES` that say how the donor itself is stored or was made."""

@@ -233,10 +233,15 @@ def test_dtypes_and_quantisation(experts, tmp_path):
         assert stated_fields(read_document("model", folder))["layers"] == 6
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"model_type": 3}', "{", "[" * 200_000])
+NO_CONFIG = ["[]", "{}", '{"model_type": 3}', '{"model_type": "a",}', "\ufeff{}", "[" * 200_000]
+
+
+@pytest.mark.parametrize("text", NO_CONFIG)
 def test_what_is_no_config(text, tmp_path):
+    """It was said to be a model's folder that layerswap evaluate takes."""
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"^model: .*no readable config"):
+    wanted = r"^model: .*no readable config: .*; correct config\.json, or download it again$"
+    with pytest.raises(InputError, match=wanted):
         read_config("model", tmp_path)
 
 

@@ -221,13 +221,16 @@ def test_what_check_warns_of_merges_warn_of(trio, warned, tmp_path):
         assert wanted in said if wanted else said == "[]", (document, said)
 
 
-@pytest.mark.parametrize("stated", ["other/Base-7B", "n" * 300, "someone/BASE"])
+IN_A_CACHE = "/home/x/.cache/huggingface/hub/models--acme--Base/snapshots/0123456789abcdef"
+
+
+@pytest.mark.parametrize("stated", ["other/Base-7B", "n" * 300, "someone/BASE", IN_A_CACHE])
 def test_an_adapter_of_another_base(stated, trio, warned, tmp_path):
     """The last part of the name is compared, in any case: folders are copied.
 
     A name may be too long for a path, or in a folder without access: both are an OSError.
     """
-    is_other = stated != "someone/BASE"
+    is_other = stated not in ("someone/BASE", IN_A_CACHE)
     adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
     edited(adapter, "adapter_config.json", base_model_name_or_path=stated)
     said = warned(swap(trio, task=f"{trio.base}+{adapter}"), by_check=False)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
@@ -91,6 +92,15 @@ def test_settings_that_do_not_fit_the_base_exit_2(
     tmp_path, base, rows, settings, text, monkeypatch
 ):
     check_refusal(tmp_path, base, rows, settings, text, monkeypatch)
+
+
+def test_a_base_with_a_file_of_another_folder_exits_2(tmp_path, base, rows, monkeypatch):
+    """It was refused when the expert was trained."""
+    linked = shutil.copytree(base, tmp_path / "linked")
+    (tmp_path / "other.json").write_text("{}")
+    (linked / "preprocessor_config.json").symlink_to(tmp_path / "other.json")
+    monkeypatch.setattr(trainer, "load_base", lambda *_: pytest.fail("a model was loaded"))
+    check_refusal(tmp_path, linked, rows, [], "outside of the model's folder", monkeypatch)
 
 
 def check_refusal(folder, base, rows, settings, text, monkeypatch):

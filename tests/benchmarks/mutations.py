@@ -40,7 +40,7 @@ return alpha / (math.sqrt => return 1 / (math.sqrt
 or not math.isfinite(value): => or False:
 layerswap_method/checkpoint/lora.py @ checkpoint/test_lora.py
 "lora_bias", "use_dora") => "lora_bias")
-if is_same or path.name.lower() in names: => if True: @ mergekit_plugin/test_errors.py
+if is_same or names & _names_of_place(path): => if True: @ mergekit_plugin/test_errors.py
 layerswap_method/checkpoint/tied_heads.py @ checkpoint
 return not all(model.head for model in (checkpoint, *others)) => return False
 if not same_content(tensors[head], tensors[embedding]): => if False:

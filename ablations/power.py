@@ -13,6 +13,7 @@ from ablations.models.find import Expert
 from ablations.report.analysis import analyse
 from ablations.report.contrasts import contrasts, primary_tasks
 from ablations.report.power import (
+    PlannedDifferences,
     PowerTable,
     StudyDifference,
     measured_differences,
@@ -90,25 +91,23 @@ def power_of(
             raise InputError(
                 f"{place}: a run has its own answers; leave out --{' --'.join(stated)}"
             )
-        analysis = analyse(load_run(Path(place)))
-        entries = [*measured_differences(analysis)]
-        study, source = analysis.study, f"measured in {place}"
-        if not entries:
-            raise InputError(
-                f"{place}: no planned comparison has results of whole pairs of experts; "
-                "layerswap run finishes it"
-            )
+        study, planned = _of_run(place)
+        source = f"measured in {place}"
     else:
         spread = _stated(base_rate, disagreement, expert_sd)
         study, entries = _of_file(open_study_file(place), items, spread)
+        planned = PlannedDifferences(entries)
         source = (
             "assumed: the medians of the shipped results real_model, real_model_french and "
             "real_model_layers (SmolLM2-135M, math word problems)"
         )
         source += ", but for what is given" if stated else ""
     if items is not None:
-        entries = [replace(each, design=replace(each.design, items=items)) for each in entries]
-    return power_table(study, source, entries, wanted)
+        entries = [
+            replace(each, design=replace(each.design, items=items)) for each in planned.entries
+        ]
+        planned = replace(planned, entries=entries)
+    return power_table(study, source, planned, wanted)
 
 
 def power_line(study: Study, place: str, num_layers: int | None = None) -> str:
@@ -118,14 +117,36 @@ def power_line(study: Study, place: str, num_layers: int | None = None) -> str:
     """
     if (limit := study.evaluate.limit) is None:
         return f"differences that it can show: layerswap power {shlex.quote(place)}"
-    return power_sentence(study, [*_assumed(study, ASSUMED, limit, num_layers)])
+    entries = [*_assumed(study, ASSUMED, limit, num_layers)]
+    return power_sentence(study, PlannedDifferences(entries))
 
 
 def power_line_of_search(search: Search) -> str:
     """Return in one line how large differences the held-out comparison of a search can show."""
     study = search.expected_report
     items = len(search.report_items[search.report])
-    return f"held-out comparison: {power_sentence(study, [*_assumed(study, ASSUMED, items)])}"
+    planned = PlannedDifferences([*_assumed(study, ASSUMED, items)])
+    return f"held-out comparison: {power_sentence(study, planned)}"
+
+
+def _of_run(place: str) -> tuple[Study, PlannedDifferences]:
+    """Return the study of a run folder, and its planned comparisons."""
+    analysis = analyse(load_run(Path(place)))
+    planned = measured_differences(analysis)
+    if planned.entries:
+        return analysis.study, planned
+    if planned.other_experts and not planned.incomplete:
+        why = (
+            "the two sides of every planned comparison have different experts, and power is "
+            "measured pair by pair; layerswap report has the intervals of these differences"
+        )
+    elif any(row.family == "primary" for row in analysis.comparisons):
+        why = (
+            "no planned comparison has results of whole pairs of experts; layerswap run finishes it"
+        )
+    else:
+        why = "no comparison is planned; write report: {primary: ...} into its study"
+    raise InputError(f"{place}: {why}")
 
 
 def _of_file(

@@ -27,6 +27,7 @@ from ablations.statistics.power import (
     spread_of,
 )
 from ablations.study.schema import Study
+from layerswap_method.errors import counted
 
 POWER = 0.8
 """Probability with which a difference is to be seen."""
@@ -121,37 +122,38 @@ class PowerTable:
 
 
 def power_table(
-    study: Study, source: str, entries: Sequence[StudyDifference], wanted: float | None
+    study: Study, source: str, planned: PlannedDifferences, wanted: float | None
 ) -> PowerTable:
     """Return what comparisons can show, and for `wanted` (on the scale of the score) what shows it.
 
     Args:
         study: whose comparisons they are.
         source: what says how much they vary, as text.
-        entries: one or more comparisons.
+        planned: one or more comparisons.
         wanted: a difference to be seen; None for none.
     """
-    alpha = _level(study, entries)
-    table = pd.DataFrame([_row(entry, alpha, wanted) for entry in entries])
-    return PowerTable(source, alpha, wanted, table, entries, (*_notes(source, entries, alpha),))
+    alpha = _level(study, planned)
+    table = pd.DataFrame([_row(entry, alpha, wanted) for entry in planned.entries])
+    notes = (*_notes(source, planned, alpha),)
+    return PowerTable(source, alpha, wanted, table, planned.entries, notes)
 
 
-def _level(study: Study, entries: Sequence[StudyDifference]) -> float:
+def _level(study: Study, planned: PlannedDifferences) -> float:
     """Return the p of each comparison that Holm's method begins with."""
-    return alpha_of(study.evaluate.level) / max(len(entries), 1)
+    return alpha_of(study.evaluate.level) / planned.tests
 
 
 def power_note(analysis: Analysis) -> str:
     """Return in one line how large differences a run could show; empty where none is planned."""
-    return power_sentence(analysis.study, [*measured_differences(analysis)])
+    return power_sentence(analysis.study, measured_differences(analysis))
 
 
-def power_sentence(study: Study, entries: Sequence[StudyDifference]) -> str:
+def power_sentence(study: Study, planned: PlannedDifferences) -> str:
     """Return the answer in one line; empty where no comparison is planned."""
-    if not entries:
+    if not planned.entries:
         return ""
-    entry = entries[_middle(entries)]
-    return _sentence(entry, _smallest(entry, _level(study, entries)))
+    entry = planned.entries[_middle(planned.entries)]
+    return _sentence(entry, _smallest(entry, _level(study, planned)))
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,30 @@ class StudyDifference:
     """Whether the spread says how experts of both roles differ; one expert does not say that."""
 
 
-def measured_differences(analysis: Analysis) -> Iterator[StudyDifference]:
-    """Yield the planned comparisons of a run whose differences are there for all its experts."""
+@dataclass(frozen=True)
+class PlannedDifferences:
+    """The planned comparisons of a study, or those of a run that have a p."""
+
+    entries: Sequence[StudyDifference]
+    """Those of which it is known what their differences vary by."""
+
+    other_experts: int = 0
+    """How many others there are whose two sides have different experts."""
+
+    incomplete: int = 0
+    """How many others there are that lack pairs of experts, or have fewer than two items."""
+
+    @property
+    def tests(self) -> int:
+        """How many are corrected together."""
+        return len(self.entries) + self.other_experts + self.incomplete
+
+
+def measured_differences(analysis: Analysis) -> PlannedDifferences:
+    """Return the planned comparisons of a run: a difference is that of models of a pair."""
     by_name = {(c.first, c.second): c for c in contrasts(analysis.study, analysis.models)}
+    pools = {model.label: model.pools for model in analysis.models}
+    entries, other_experts, incomplete = list[StudyDifference](), 0, 0
     for row in analysis.comparisons:
         if row.family != "primary" or row.p is None:
             continue
@@ -178,13 +201,33 @@ def measured_differences(analysis: Analysis) -> Iterator[StudyDifference]:
         sides = (contrast.first_models, contrast.second_models)
         first, second = (rows_of(matrix, models, row.language) for models in sides)
         differences = _differences(first, second)
-        if differences is not None:
-            is_binary = bool(np.isin(matrix.to_numpy()[~matrix.isna().to_numpy()], (0, 1)).all())
-            tasks, languages, items = differences.shape
-            score = float(np.nanmean(second.to_numpy())) if is_binary else None
-            spread, design = spread_of(differences, score), Design(items, tasks, languages)
-            known = tasks > 1 and languages > 1
-            yield StudyDifference(row.first, row.second, row.task, spread, design, known)
+        if differences is None:
+            differ = _have_other_experts(*([pools[name] for name in side] for side in sides))
+            other_experts, incomplete = other_experts + differ, incomplete + (not differ)
+            continue
+        is_binary = bool(np.isin(matrix.to_numpy()[~matrix.isna().to_numpy()], (0, 1)).all())
+        tasks, languages, items = differences.shape
+        score = float(np.nanmean(second.to_numpy())) if is_binary else None
+        spread, design = spread_of(differences, score), Design(items, tasks, languages)
+        known = tasks > 1 and languages > 1
+        entries.append(StudyDifference(row.first, row.second, row.task, spread, design, known))
+    return PlannedDifferences(entries, other_experts, incomplete)
+
+
+def _have_other_experts(
+    first: Sequence[Mapping[str, tuple[str, ...]]], second: Sequence[Mapping[str, tuple[str, ...]]]
+) -> bool:
+    """Return whether the models of two sides, by their pools, differ in the experts of a role.
+
+    A side without the role, such as the base, has no others.
+    """
+    for role in ("task", "language"):
+        of_sides = [
+            {name for pools in side for name in pools.get(role, ())} for side in (first, second)
+        ]
+        if all(of_sides) and of_sides[0] != of_sides[1]:
+            return True
+    return False
 
 
 def _differences(first: pd.DataFrame, second: pd.DataFrame) -> Array | None:
@@ -307,12 +350,19 @@ def _smallest(entry: StudyDifference, alpha: float) -> float:
     return math.nan if smallest is None else smallest
 
 
-def _notes(source: str, entries: Sequence[StudyDifference], alpha: float) -> Iterator[str]:
+def _notes(source: str, planned: PlannedDifferences, alpha: float) -> Iterator[str]:
+    entries = planned.entries
     yield (
         f"A difference is seen if p is below {alpha:.3g}: the study's level over "
-        f"{len(entries)} planned comparisons, as Holm's method begins. It is seen with a "
-        f"probability of {POWER:.0%}. What differences vary by is {source}."
+        f"{counted(planned.tests, 'planned comparison')}, as Holm's method begins. It is seen with "
+        f"a probability of {POWER:.0%}. What differences vary by is {source}."
     )
+    for count, what in (
+        (planned.other_experts, "whose two sides have different experts"),
+        (planned.incomplete, "that lack results of pairs of experts"),
+    ):
+        if count:
+            yield f"Not in the table: {counted(count, 'comparison')} {what}."
     if any(entry.design.is_single for entry in entries):
         yield (
             "One pair of experts does not say how experts differ: such a comparison holds for that "

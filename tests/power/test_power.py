@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parents[2] / "ablations" / "results"
 
 
 def _of_run(run):
-    return list(measured_differences(analyse(run)))
+    return measured_differences(analyse(run)).entries
 
 
 def test_what_is_assumed_is_what_the_shipped_results_have():
@@ -66,6 +66,47 @@ def test_differences_are_the_reports_own(tmp_path):
         matrix = analysis.shown.matrices[row.task]
         sides = [rows_of(matrix, [name], "") for name in (row.first, row.second)]
         assert _differences(*sides).mean() == pytest.approx(row.difference)
+
+
+def test_comparisons_of_other_experts_are_corrected_for_too():
+    result = power_of(str(RESULTS / "table_2"), items=300)
+    rows = analyse(load_run(RESULTS / "table_2")).comparisons
+    tested = [row for row in rows if row.family == "primary" and row.p is not None]
+    assert (len(result.table), len(tested)) == (4, 5)
+    assert result.alpha == pytest.approx(0.05 / 5)
+    assert "level over 5 planned comparisons" in result.notes[0]
+    assert result.notes[1] == (
+        "Not in the table: 1 comparison whose two sides have different experts."
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("peft", "two sides of every planned comparison have different experts"),
+        ("different_bases", "two sides of every planned comparison have different experts"),
+        ("real_model_lora_hf", "layerswap run finishes it"),
+        ("real_model_prefix", "no comparison is planned; write report:"),
+    ],
+)
+def test_a_run_without_a_difference_to_measure_says_why(run, words):
+    with pytest.raises(InputError, match=words):
+        power_of(str(RESULTS / run))
+
+
+def test_a_run_with_some_pairs_missing_is_not_finished(tmp_path):
+    experts = {"task": ["a", "b"], "language": {"sw": ["c", "d"]}}
+    run = write_run(tmp_path / "run", study_of(baseline=BASELINES, experts=experts), level)
+    for cell in run.cells:
+        if cell.experts == {"task": "a", "language": "c", "base": "base"}:
+            for record in cell.task_records:
+                (run.path / "records" / f"{record.key}.jsonl").unlink(missing_ok=True)
+    planned = measured_differences(analyse(load_run(run.path)))
+    assert not planned.entries
+    assert not planned.other_experts
+    assert planned.incomplete
+    with pytest.raises(InputError, match="layerswap run finishes it"):
+        power_of(str(run.path))
 
 
 def test_a_study_that_nobody_has_run_is_assumed_to_be_like_ours(tmp_path):

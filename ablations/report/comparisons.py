@@ -16,7 +16,7 @@ import pandas as pd
 
 from ablations.report.contrasts import Contrast, contrasts
 from ablations.report.shown_tasks import ShownTasks
-from ablations.runs.observations import CELL_ROLES
+from ablations.runs.observations import CELL, CELL_ROLES
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names
 from ablations.statistics.holm import holm
@@ -125,6 +125,7 @@ def comparisons(
     study, models, scores = results.study, results.models, results.scores
     evaluated = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, evaluated, "report.primary.tasks:")
+    planned = {code: planned_cells(scores, code) for code in (*shown.languages, "")}
     rows: list[TaskComparison] = []
     for contrast in contrasts(study, models) if others is None else others:
         compared_models = {*contrast.first_models, *contrast.second_models}
@@ -135,7 +136,8 @@ def comparisons(
                 is_primary = bool(contrast.rival) and task in shown.primary[code]
                 difference = None
                 if task in shown.matrices:
-                    difference = _compare(contrast, shown.matrices[task], code, study, models)
+                    matrix = shown.matrices[task]
+                    difference = _compare(contrast, matrix, code, study, models, planned[code])
                 if difference is None and not is_primary:
                     continue
                 row = TaskComparison(
@@ -163,6 +165,17 @@ def rows_of(matrix: pd.DataFrame, models: Sequence[str], code: str) -> pd.DataFr
     return rows[rows.index.isin((code, ""), level="language")] if code else rows
 
 
+def planned_cells(scores: pd.DataFrame, code: str) -> pd.DataFrame:
+    """Return all cells that a study plans in a language, finished or not: the columns of `CELL`.
+
+    Args:
+        scores: from `table_of_scores`.
+        code: the language; empty for all.
+    """
+    rows = scores[scores["language"].isin((code, ""))] if code else scores
+    return rows[[*CELL]].drop_duplicates()
+
+
 def estimate_of(rows: pd.DataFrame) -> Estimate | None:
     """Return the mean score over cells and the items that all have; None without such an item."""
     rows = rows.dropna(axis="columns")
@@ -178,14 +191,15 @@ def compare_sides(
     level: float,
     margin: float,
     strata: Mapping[str, str] | None = None,
+    planned: pd.DataFrame | None = None,
 ) -> ScoreDifference | None:
     """Return the difference of two sides; None where no cell or item is on both.
 
-    Cells are matched by the roles in which both sides have the same experts, and a cell without a
-    counterpart is left out: in such a role the difference is of the same experts, each with the
-    same weight on both sides. A role whose experts are not the same matches nothing, so the
-    difference is that of the two mean scores. Two single cells with right and wrong answers have
-    the exact test of McNemar and Tango's interval; all others Student's t.
+    Cells are matched by the roles in which both sides have the same experts, finished or planned,
+    and a cell without a counterpart is left out: in such a role the difference is of the same
+    experts, each with the same weight on both sides. A role whose experts are not the same matches
+    nothing, so the difference is that of the two mean scores. Two single cells with right and wrong
+    answers have the exact test of McNemar and Tango's interval; all others Student's t.
 
     Args:
         first: values of its cells, from `rows_of`.
@@ -193,9 +207,12 @@ def compare_sides(
         level: of the interval, in (0, 1).
         margin: largest difference that is not relevant, on the scale of the score.
         strata: model -> its stratum; only models of one stratum are matched.
+        planned: from `planned_cells`; None where all cells are there.
     """
     first_cells, second_cells = (side.index.to_frame(index=False) for side in (first, second))
-    first_weights, second_weights = _matched_weights(first_cells, second_cells, strata or {})
+    first_weights, second_weights = _matched_weights(
+        first_cells, second_cells, strata or {}, planned
+    )
     rows = pd.concat([first.iloc[first_weights.index], second.iloc[second_weights.index]])
     rows = rows.dropna(axis="columns")
     if rows.empty:
@@ -226,7 +243,10 @@ def compare_sides(
 
 
 def _matched_weights(
-    first: pd.DataFrame, second: pd.DataFrame, strata: Mapping[str, str]
+    first: pd.DataFrame,
+    second: pd.DataFrame,
+    strata: Mapping[str, str],
+    planned: pd.DataFrame | None,
 ) -> tuple[pd.Series, pd.Series]:
     """Return number of a cell -> its weight, for each side; both empty where nothing matches.
 
@@ -237,7 +257,16 @@ def _matched_weights(
     ]
     shared = {*sides[0]["stratum"]} & {*sides[1]["stratum"]}
     sides = [side[side["stratum"].isin(shared)] for side in sides]
-    names = ["stratum", *(role for role in CELL_ROLES if {*sides[0][role]} == {*sides[1][role]})]
+    plans = sides
+    if planned is not None:
+        plans = [planned[planned["model"].isin(side["model"])] for side in sides]
+    names = ["stratum"]
+    for role in CELL_ROLES:
+        experts, planned_experts = ([{*side[role]} for side in each] for each in (sides, plans))
+        # A merge that takes nothing of an expert has none in that role, whatever was planned.
+        is_planned = planned_experts[0] == planned_experts[1] and "" not in experts[0] | experts[1]
+        if experts[0] == experts[1] or is_planned:
+            names.append(role)
     groups = [pd.MultiIndex.from_frame(side[names]) for side in sides]
     common = groups[0].intersection(groups[1])
     weights = []
@@ -288,7 +317,12 @@ def _corrected(p_values: Mapping[int, float]) -> dict[int, float]:
 
 
 def _compare(
-    contrast: Contrast, matrix: pd.DataFrame, code: str, study: Study, models: Sequence[StudyModel]
+    contrast: Contrast,
+    matrix: pd.DataFrame,
+    code: str,
+    study: Study,
+    models: Sequence[StudyModel],
+    planned: pd.DataFrame,
 ) -> ScoreDifference | None:
     strata = {}
     for model in models if contrast.names else ():
@@ -302,6 +336,7 @@ def _compare(
         study.evaluate.level,
         study.report.margin / 100,
         strata,
+        planned,
     )
 
 

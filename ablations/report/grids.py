@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ablations.report.comparisons import compare_sides, rows_of
+from ablations.report.comparisons import compare_sides, planned_cells, rows_of
 from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.results import Results
 from ablations.statistics.means_and_p_values import alpha_of
@@ -128,6 +128,7 @@ def differences_to_best(
         tied = {*panel[is_tied]["model"]}
         best_models = tied if len(tied) < len(panel) or len(panel) == 1 else set()
         matrix = shown.matrices[str(task)]
+        planned = planned_cells(results.scores, str(language))
         level, margin = study.evaluate.level, study.report.margin / 100
         panel_rows: list[dict[str, Any]] = []
         for model in panel["model"]:
@@ -136,7 +137,7 @@ def differences_to_best(
                 first, second = (
                     rows_of(matrix, [label], str(language)) for label in (model, best["model"])
                 )
-                numbers = compare_sides(first, second, level, margin)
+                numbers = compare_sides(first, second, level, margin, planned=planned)
             place = {"model": model, "best": best["model"], "task": task, "language": language}
             panel_rows.append({**place, **({} if numbers is None else vars(numbers))})
         tested = [row for row in panel_rows if row.get("p") is not None]

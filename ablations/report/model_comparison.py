@@ -98,7 +98,9 @@ class ModelComparison:
                                 pair, _common_means(matrices[row["task"]], pair), strict=True
                             )
                         ),
-                        f"{points(row['difference'])} {interval_text(row)}".rstrip(),
+                        ""
+                        if pd.isna(row["difference"])
+                        else f"{points(row['difference'])} {interval_text(row)}".rstrip(),
                         "" if pd.isna(p) else p_text(p),
                         row["verdict"],
                     ]

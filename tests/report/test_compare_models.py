@@ -110,6 +110,19 @@ def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs):
     assert found == pytest.approx(means["task expert"] - means["base"])
 
 
+def test_models_of_no_finished_pair_in_common_have_no_difference(tmp_path):
+    study = study_of(
+        experts={"task": ["math_1", "math_2"], "language": ["swahili"]},
+        baseline=["soup"],
+        evaluate={"tasks": ["pocket_math_sw"]},
+    )
+    missing = ["soup math_1+swahili", "math_2+swahili layer swap"]
+    run = write_run(tmp_path, study, level, items=20, unrun=missing)
+    compared = compare_models([f"{run.path}:{label}" for label in ("layer swap", "soup")])
+    assert compared.comparisons["verdict"].tolist() == ["no result"]
+    assert "nan" not in f"{compared}{compared._repr_html_()}"
+
+
 def test_folders_of_single_models(tmp_path):
     folders = [write_single(tmp_path / kind, kind) for kind in BASELINES]
     output = output_of("compare", *folders)

@@ -19,6 +19,7 @@ from ablations.report.comparisons import (
     WORSE,
     TaskComparison,
     compare_sides,
+    partial_comparisons,
     with_verdicts,
 )
 from ablations.report.model_scores import pairs_above
@@ -228,6 +229,37 @@ def test_cells_that_are_left_out_are_named(nine_pairs):
         if note.startswith("mgsm_sw: layer swap t_b=0 t_u=0 and soup")
     )
     assert "over 16 of their 17 cells" in line
+
+
+MATH = [f"math_{number}" for number in (1, 2, 3, 4)]
+SEEDS = {"placement": ["random"], "bottom_layers": [1, 2], "seed": [0, 1, 2]}
+MISSING = [
+    (["math_4+swahili layer swap"], {}, "soup", 6),
+    (["soup math_4+swahili"], {}, "soup", 6),
+    (["task expert math_4"], {}, "task expert", 6),
+    ([f"{name}+swahili layer swap b=2 u=1 seed=2" for name in MATH], SEEDS, "layer swap b=1", 16),
+]
+
+
+@pytest.mark.parametrize(("missing", "vary", "second", "cells"), MISSING)
+def test_a_cell_that_is_missing_leaves_its_counterpart_out(tmp_path, missing, vary, second, cells):
+    """The last expert and seed are far better, and one side lacks them; all else is equal."""
+    baseline = [] if vary else ["soup", "task_expert"]
+    experts = {"task": MATH, "language": ["swahili"]}
+    study = study_of(vary=vary, experts=experts, baseline=baseline, evaluate={"tasks": [TASK]})
+
+    def ability(cell, task):
+        is_better = cell.experts["task"] == MATH[-1] or cell.values.get("seed") == 2
+        return 99.0 if is_better else -99.0
+
+    run = write_run(tmp_path, study, ability, items=20, unrun=missing)
+    assert [cell.label for cell in run.unfinished] == missing
+    analysis = analyse(run)
+    (row,) = (row for row in analysis.comparisons if row.second.startswith(second))
+    assert (row.difference, row.cells) == (pytest.approx(0), cells)
+    notes = partial_comparisons(analysis.comparisons, analysis.shown)
+    start = f"{TASK}: {row.first} and {row.second} are compared over {cells} of their "
+    assert any(note.startswith(start) for note in notes)
 
 
 def test_bleu_is_that_of_sacrebleu(nine_pairs):

@@ -12,7 +12,7 @@ from ablations.report.grids import ParameterGrid, differences_to_best, find_grid
 from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import MARKS
 from ablations.report.write import answer_text, make_report
-from ablations.runs.observations import CELL
+from ablations.runs.observations import CELL, CELL_ROLES
 from ablations.runs.results import Results
 from tests.report.runs import level, study_of, write_run
 
@@ -224,6 +224,7 @@ def _differences(answers):
             "language": "",
             "value": answers.mean(axis=2).ravel(),
             "higher_is_better": True,
+            **dict.fromkeys(CELL_ROLES, ""),
         }
     )
     shown = ShownTasks(scores, matrices, (), {}, {}, {})

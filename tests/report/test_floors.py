@@ -6,6 +6,7 @@ import pytest
 from ablations.report.analysis import analyse
 from ablations.report.sentences import sentences
 from ablations.report.tables import scores_table
+from ablations.runs.observations import CELL_ROLES
 from ablations.runs.results import Results
 from ablations.study.grouping import StudyModel
 from ablations.tasks.catalog import Floor, floor_of
@@ -50,7 +51,7 @@ def _scores(**by_model):
     base = {"task": "math_sw", "metric": "exact_match", "filter": "none", "state": "done"}
     base |= {"higher_is_better": True, "is_share": True}
     base |= {"low": 0.1, "high": 0.95, "floor": LAST["score"], "floor_name": LAST["name"]}
-    base |= dict.fromkeys(("language", "reason", "task_expert", "language_expert"), "")
+    base |= dict.fromkeys(("language", "reason", *CELL_ROLES), "")
     scores = pd.DataFrame(by_model.items(), columns=["model", "value"])
     return scores.assign(cell=scores["model"], weights=scores["model"], **base)
 

@@ -177,7 +177,7 @@ def is_integer(stored: StoredTensor) -> bool:
 
 
 def keeps_dtype(name: str) -> bool:
-    """Return whether a weight has its dtype in every merge: transformers loads it as float32."""
+    """Return whether no recipe's `dtype` casts a weight: transformers loads it as float32."""
     return name.endswith("e_score_correction_bias")
 
 

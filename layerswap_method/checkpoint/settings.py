@@ -179,9 +179,9 @@ def end_warning(folder: Path) -> str | None:
     """
     vocabulary = read_vocabulary("the merge", folder)
     end = _tokenizer_settings(folder).get("eos_token")
-    number = None if vocabulary is None else vocabulary.tokens.get(str(end))
-    if vocabulary is None or number is None:
+    if vocabulary is None or not isinstance(end, str) or end not in vocabulary.tokens:
         return None
+    number = vocabulary.tokens[end]
     token_of = {taken: token for token, taken in vocabulary.tokens.items()}
     stated = []
     for name in ("config.json", "generation_config.json"):

@@ -26,6 +26,7 @@ from ablations.statistics.means_and_p_values import (
     alpha_of,
     estimate,
     estimate_over_clusters,
+    least_variance,
 )
 from ablations.study.grouping import StudyModel
 from ablations.study.schema import EXPERTS, Study
@@ -237,8 +238,7 @@ def compare_sides(
             p_margin=paired_p_outside(first_only, second_only, items, margin),
         )
     axes = [rows.index.get_level_values(role).tolist() for role in CELL_ROLES]
-    fewest = min(len(first_weights), len(second_weights))
-    least = 1 / (items + 2) ** 2 / fewest if is_binary else 0.0
+    least = least_variance(items) if is_binary else 0.0
     return _tested(estimate(values, weights, axes, least), items, len(rows), level, margin)
 
 

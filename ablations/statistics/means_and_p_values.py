@@ -42,10 +42,10 @@ class Estimate:
     """Number of items."""
 
     def half_width(self, level: float) -> float:
-        """Return half the width of Student's t; NaN for too few items that are all the same."""
+        """Return half the width of Student's t; NaN where all items are the same."""
         from scipy.stats import t
 
-        if not self.variance and self._same_sign > 1 - level:
+        if not self.variance:
             return math.nan
         return float(t.ppf((1 + level) / 2, self.df)) * math.sqrt(self.variance)
 
@@ -63,13 +63,15 @@ class Estimate:
     def p_outside(self, margin: float) -> float:
         """Return p of the hypothesis that the mean lies outside of [-margin, margin].
 
-        The larger p of two one-sided tests. Source: Schuirmann 1987.
+        The larger p of two one-sided tests. Source: Schuirmann 1987. Where all items are the same,
+        the chance that none of them is of those that a mean outside needs: items differ by 1 at
+        most, so for a mean that is further away by r these are at least the share r.
         """
         from scipy.stats import t
 
         room = margin - abs(self.mean)
         if not self.variance:
-            return self._same_sign if room > 0 else 1.0
+            return (1 - room) ** self.items if room > 0 else 1.0
         return float(t.sf(room / math.sqrt(self.variance), self.df))
 
     @property
@@ -104,8 +106,12 @@ def estimate(
         axes: for each axis but the items, the unit of every cell; empty for a cell without one. An
             axis with one unit gives nothing: one expert says nothing of how experts differ.
         least: lower bound of the variance over items, for values that hardly differ.
+
+    A single item says nothing of how items differ, so there is no variance.
     """
     items = values.shape[1]
+    if items == 1:
+        return Estimate(float(weights @ values[:, 0]), 0.0, math.inf, 1)
     shares = np.zeros(values.shape)
     noise = np.zeros(values.shape)
     times = np.ones(len(values))
@@ -117,7 +123,7 @@ def estimate(
         weight, side_values = weights[side, None], values[side]
         by_item = (weight * side_values).sum(axis=0) / weight.sum()
         shares[side] = weight * (side_values - by_item.mean()) / items
-        if len(side) > 1 and items > 1:
+        if len(side) > 1:
             size = len(side) * items
             by_cell = side_values.mean(axis=1, keepdims=True)
             residuals = side_values - by_cell - by_item + by_item.mean()
@@ -134,10 +140,9 @@ def estimate(
                         times[cell] += 1
                 sums[axis].append(total)
     parts = [part for axis in sums for part in _axis_parts(axis)]
-    if items > 1:
-        by_item = shares.sum(axis=0)
-        over_items = float(items / (items - 1) * (by_item**2).sum())
-        parts.append((max(over_items, least), items - 1))
+    by_item = shares.sum(axis=0)
+    over_items = float(items / (items - 1) * (by_item**2).sum())
+    parts.append((max(over_items, least), items - 1))
     total_variance = sum(variance for variance, _ in parts)
     paired: dict[tuple[str, ...], list[int]] = {}
     for cell in range(len(values)):
@@ -146,7 +151,7 @@ def estimate(
         float((times[cells].max() - 1) * (noise[cells].sum(axis=0) ** 2).sum())
         for cells in paired.values()
     )
-    largest = max((variance for variance, _ in parts), default=0.0)
+    largest = max(variance for variance, _ in parts)
     variance = max(total_variance - repeated, largest)
     mean = float((weights[:, None] * values).sum() / items)
     if variance < _ROUNDING**2:
@@ -155,6 +160,16 @@ def estimate(
     several = sum(map(bool, sums)) > 1
     df = (total_variance if several else variance) ** 2 / spread
     return Estimate(mean, variance, df, items)
+
+
+def least_variance(items: int) -> float:
+    """Return the least variance over items of a difference of shares of right answers.
+
+    It is that with four items more, of which each model alone has two right: where no item differs,
+    the 95 % interval is about Tango's. Pairs of experts that agree on all items are no more items,
+    so their number does not count. Source: Agresti and Coull 1998, American Statistician 52:119.
+    """
+    return 4 / (items + 4) ** 2
 
 
 def estimate_over_clusters(means: Sequence[float]) -> Estimate:

@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from ablations.statistics.means_and_p_values import Array
+from ablations.statistics.means_and_p_values import Array, least_variance
 
 _STUDIES, _MOST_CELLS = 2000, 200_000
 """Simulated studies, fewer where there are over 100 pairs of experts; the standard error of a power
@@ -344,7 +344,7 @@ def _right_or_wrong(
     left = squares - pairs * by_item
     left = left - items * ((cells - mean[:, None, None]) ** 2).sum(axis=(1, 2))
     single = left / max((pairs - 1) * (items - 1), 1) / (pairs * items)
-    return cells, np.maximum(over_items, 1 / (items + 2) ** 2 / pairs), np.maximum(single, 0.0)
+    return cells, np.maximum(over_items, least_variance(items)), np.maximum(single, 0.0)
 
 
 def _mcnemar_power(difference: float, share: float, items: int, alpha: float) -> float:

@@ -3,9 +3,10 @@
     python -m tests.benchmarks.bench_coverage --draws 2000
 
 Two merges answer the same items. The logit of an item is a mean, plus the item's ease, plus what
-each expert, pair and model adds; all of these are drawn anew in every study, as other experts and
-items would be. The true difference is over all experts and items that could be drawn. A role with
-one expert has no spread between experts, of which one expert tells nothing.
+each expert, pair and model adds, and what this item is to all pairs of one model and to each pair;
+all of these are drawn anew in every study, as other experts and items would be. The true difference
+is over all experts and items that could be drawn. A role with one expert has no spread between
+experts, of which one expert tells nothing.
 """
 
 import math
@@ -26,16 +27,16 @@ MEANS = {"near 0": -6.5, "near .5": 0.0, "near 1": 6.5}
 SPREADS = {"little": 0.05, "some": 0.12, "much": 0.25}
 """How experts differ -> standard deviation, in logits, of what each expert adds to each model."""
 
-GAIN, EASE, ALIKE, OWN = 0.5, 1.5, 0.25, 0.7
+GAIN, EASE, ALIKE, MODEL, CELL = 0.5, 1.5, 0.25, 0.5, 0.5
 """In logits: the difference of the two models, and standard deviations of items for both models, of
-experts for both models, and of items for one model."""
+experts for both models, of items for all pairs of one model, and of items for one pair."""
 
 
 def true_difference(mean, gain, spread, tasks, languages):
     """Return the difference of expected scores, by Gauss-Hermite quadrature over all effects."""
     roles = (tasks > 1) + (languages > 1)
     pair = spread**2 if tasks * languages > 1 else 0.0
-    deviation = math.sqrt(EASE**2 + OWN**2 + roles * (ALIKE**2 + spread**2) + pair)
+    deviation = math.sqrt(EASE**2 + MODEL**2 + CELL**2 + roles * (ALIKE**2 + spread**2) + pair)
     nodes, weights = np.polynomial.hermite_e.hermegauss(101)
 
     def score(logit):
@@ -56,7 +57,9 @@ def draw(rng, mean, gain, spread, shape):
     answers = []
     for own in (gain, 0.0):
         pair = rng.normal(0, spread, (tasks, languages, 1)) * (tasks * languages > 1)
-        logits = shared + own + experts(spread) + pair + rng.normal(0, OWN, shape)
+        items_of_model = rng.normal(0, MODEL, items)
+        logits = shared + own + experts(spread) + pair + items_of_model
+        logits = logits + rng.normal(0, CELL, shape)
         answers.append(rng.random(shape) < 1 / (1 + np.exp(-logits)))
     return np.array(answers, dtype=np.float64).reshape(2, -1, items)
 

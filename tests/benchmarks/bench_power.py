@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from ablations.statistics.mcnemar import mcnemar_p
-from ablations.statistics.means_and_p_values import estimate
+from ablations.statistics.means_and_p_values import estimate, least_variance
 from ablations.statistics.power import Design, Spread, power, spread_of
 from tests.benchmarks.bench_coverage import SPREADS, draw, true_difference
 
@@ -41,8 +41,8 @@ def rejects(answers, alpha):
     weights = np.full(tasks * languages, 1 / (tasks * languages))
     values = np.vstack([first, second])
     axes = [axis * 2 for axis in axes]
-    least = 1 / (items + 2) ** 2 / (tasks * languages)
-    return estimate(values, np.array([*weights, *-weights]), axes, least).p_value() <= alpha
+    signed = np.array([*weights, *-weights])
+    return estimate(values, signed, axes, least_variance(items)).p_value() <= alpha
 
 
 @functools.cache

@@ -18,13 +18,16 @@ import click
 import numpy as np
 
 from ablations.search.rounds import Size, best_first, bounds, halving, total
-from tests.benchmarks.bench_coverage import EASE, OWN
+from tests.benchmarks.bench_coverage import EASE
 
 EASES = (EASE, 4.0, 8.0)
 """Standard deviations of the ease of items, in logits: the larger, the more models agree."""
 
 SPREADS = (0.0, 1.0, 2.0, 4.0)
 """Standard deviation of the true scores of settings, in points near a score of one half."""
+
+OWN = 0.7
+"""Standard deviation of items for one model, in logits."""
 
 POINT = 0.06
 """Logits of ability that are about one point of the score, at this spread of items."""

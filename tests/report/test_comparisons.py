@@ -160,6 +160,39 @@ def test_a_minus_b_is_minus_b_minus_a(experts):
     assert numbers == pytest.approx([-back[name] for name in ("difference", "high", "low")])
 
 
+@pytest.mark.parametrize("items", [20, 40, 100, 250])
+def test_pairs_that_agree_on_all_items_are_no_more_items(items):
+    """Nine pairs with the same answers know no more of other items than one, by Tango's test."""
+    pairs = [(f"t{task}", f"s{language}") for task in range(3) for language in range(3)]
+    nine, one = (
+        vars(
+            compare_sides(
+                *(side(dict.fromkeys(cells, np.zeros(items)), x) for x in "AB"), 0.95, 0.02
+            )
+        )
+        for cells in (pairs, pairs[:1])
+    )
+    assert nine["p_margin"] > 0.98**items / 2  # as one item in fifty that differs does not show
+    assert nine["high"] == pytest.approx(one["high"], rel=0.1)
+    assert nine["p"] == one["p"] == 1.0
+
+
+@pytest.mark.parametrize(("items", "is_shown"), [(100, False), (149, True)])
+def test_equal_items_that_are_no_shares_show_no_difference_if_they_are_many(items, is_shown):
+    """Of 100 items, of which 2 % differ by 1, none differs in 13 % of samples; of 149 in 4.9 %."""
+    same = np.full(items, 0.37)
+    numbers = compare_sides(*(side({("t1", "s1"): same}, x) for x in "AB"), 0.95, 0.02)
+    assert (numbers.low, numbers.high, numbers.p) == (None, None, 1.0)
+    assert (numbers.p_margin < 0.05) == is_shown
+
+
+def test_one_item_shows_nothing_however_the_experts_differ_on_it():
+    tasks = [("t1", ""), ("t2", ""), ("t3", ""), ("t4", ""), ("t5", "")]
+    first = side({pair: np.array([float(pair != tasks[0])]) for pair in tasks}, "A")
+    numbers = compare_sides(first, side(dict.fromkeys(tasks, np.zeros(1)), "B"), 0.95, 0.02)
+    assert (numbers.difference, numbers.low, numbers.p) == (pytest.approx(0.8), None, 1.0)
+
+
 def test_other_experts_are_not_left_out_of_a_difference():
     """Of three trainings and two others, one is the same: .65 and .1, and not .1 and .1."""
     right = {number: np.repeat([1.0, 0.0], [number, 100 - number]) for number in (90, 10)}

@@ -96,7 +96,7 @@ def select_checkpoint(
     primary ones counts; of equal ones the earlier is better. Nothing is removed.
 
     All run in the dtype of the base, as the expert does in a study. One that the live engine does
-    not take is evaluated from disk.
+    not take, or after which the base does not come back, is evaluated from disk.
 
     Raises:
         LayerSwapError: where the evaluation fails.
@@ -108,7 +108,9 @@ def select_checkpoint(
     def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
         model = Model(name, folder, adapter)
         try:
-            return engine.evaluate(merge_of_one(model), tasks)
+            evaluation = engine.evaluate(merge_of_one(model), tasks)
+            engine.check()
+            return evaluation
         except SwapFailed as error:
             logger.warning("%s: cannot use the live engine: %s", name, error.message)
         engine.close()  # two models need not fit into memory

@@ -18,6 +18,7 @@ from tests.standins.tasks import write_tasks
 from tests.train.conftest import write_base, write_config
 
 TASK = "words_choose"
+WRONG = "model.layers.1.self_attn.o_proj.weight"
 
 
 @pytest.mark.slow
@@ -48,6 +49,16 @@ def test_a_checkpoint_has_the_score_that_its_expert_has_in_a_study(
         cold = evaluate_cold(checkpoint, request, options=EngineOptions(dtype="bfloat16"))
         (row,) = (row for row in rows if row["step"] == step_of(checkpoint))
         assert row["score"] == cold.shown_score(TASK).value
+    load = HfModel.load
+
+    def forgetful(engine, mixes):  # the base does not come back whole after a checkpoint
+        is_base = all(mix.terms[0].stored.file.parent == base for mix in mixes.values())
+        load(engine, {name: mixes[name] for name in mixes if not (is_base and name == WRONG)})
+
+    if not is_adapter:  # which leaves this weight as it is
+        monkeypatch.setattr(HfModel, "load", forgetful)
+        assert selection() == rows
+        assert "with the base's weights back in place" in caplog.text
     monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
     assert selection() == rows
     assert "cannot use the live engine" in caplog.text

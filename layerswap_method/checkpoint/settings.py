@@ -141,14 +141,19 @@ def settings_note(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> str |
     )
 
 
-def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> Iterator[str]:
-    """Yield a note where models chat, end or generate otherwise than the `donor` of a merge."""
+def generation_notes(
+    checkpoints: Sequence[Checkpoint], donor: Checkpoint, *, has_its_tokenizer: bool = True
+) -> Iterator[str]:
+    """Yield a note where models chat, end or generate otherwise than the `donor` of a merge.
+
+    Of tokenizer and chat template nothing is said where the merge does not take them of it.
+    """
     if donor.adapter is not None:  # The merge takes nothing of an adapter's folder.
         donor = replace(donor, name=f"the base of {donor.name}", adapter=None)
     models = [donor, *(model for model in checkpoints if model.name != donor.name)]
     template = _chat_template(donor)
     others = [model.name for model in models[1:] if _chat_template(model) not in (None, template)]
-    if others:
+    if others and has_its_tokenizer:
         what = "none" if template is None else "another"
         yield (
             f"{' and '.join(others)} has a chat template and {donor.name} has {what}, which the "
@@ -163,7 +168,8 @@ def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> It
         is_known = key not in (*_SPECIAL_IDS, *_TOKENIZER_SETTINGS) or all(
             key in stated for stated in settings
         )
-        if is_known and any(value != values[0] for value in values):
+        is_taken = has_its_tokenizer or key not in _TOKENIZER_SETTINGS
+        if is_known and is_taken and any(value != values[0] for value in values):
             differing[key] = values
     if differing:
         yield (

@@ -74,7 +74,8 @@ def check_models(
     donor = donor_of(recipe, models, by_mergekit=by_mergekit)
     if not aligned:
         conflict_warnings += tokenizer_warnings(donor, of_rows, checkpoints)
-    notes = [*generation_notes(checkpoints, donor)]
+    has_its_tokenizer = not recipe.makes_tokenizer
+    notes = [*generation_notes(checkpoints, donor, has_its_tokenizer=has_its_tokenizer)]
     if note := settings_note(checkpoints, donor):
         notes.append(note)
     return Checked(tuple(problems), (*warnings, *conflict_warnings), tuple(notes), donor)

@@ -293,6 +293,7 @@ def test_ends_that_only_the_tokenizer_states_count_too(trio_copy):
     edited(trio_copy.base, "tokenizer_config.json", add_bos_token=True)
     (note,) = generation_notes(models, models[0])
     assert "(add_bos_token: base True, task False, language False; eos_token: " in note
+    assert [*generation_notes(models, models[0], has_its_tokenizer=False)] == []
 
 
 def test_another_chat_template_is_a_note(trio_copy):

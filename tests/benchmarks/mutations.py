@@ -59,7 +59,7 @@ completed = [_as_transformers(document) for => completed = [None for
 if all(key in settings for settings in stated): => if True:
 is_compared = document is text and => is_compared =
 **_ROPE_DEFAULTS, **part} => **part}
-if is_known and any( => if any(
+if is_known and is_taken => if is_taken
 layerswap_method/checkpoint/origin.py @ checkpoint/test_origin.py
 if name in changes: => if False:
 change >= FAR => change >= 9

@@ -369,7 +369,7 @@ def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(base, tmp_
         facts = {"task_versions": {}, "num_fewshot": {}, "versions": {}, "elapsed_s": 0.0}
         return Evaluation(model=stream, backend="hf", scores=scores, **facts)
 
-    engine = SimpleNamespace(evaluate=evaluate, close=lambda: None)
+    engine = SimpleNamespace(evaluate=evaluate, check=lambda: None, close=lambda: None)
     monkeypatch.setattr(select, "LiveEvaluator", lambda *_: engine)
     monkeypatch.setattr(select, "merge_of_one", lambda model: model.folder.name)
     folders = [tmp_path / name for name in table if name != base.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from ablations.report.power import (
     PlannedDifferences,
     PowerTable,
     StudyDifference,
+    have_other_experts,
     measured_differences,
     power_sentence,
     power_table,
@@ -51,6 +52,11 @@ computes them again."""
 
 _FINALISTS = ("winner", "first runner-up", "second runner-up")
 """What a search compares with the comparators, before it is known which settings these are."""
+
+_OTHER_EXPERTS = (
+    "the two sides of every planned comparison have different experts, and power is stated pair by "
+    "pair; layerswap report has the intervals of these differences after a run"
+)
 
 _Counted = TypeVar("_Counted")
 
@@ -95,18 +101,14 @@ def power_of(
         source = f"measured in {place}"
     else:
         spread = _stated(base_rate, disagreement, expert_sd)
-        study, entries = _of_file(open_study_file(place), items, spread)
-        planned = PlannedDifferences(entries)
+        study, planned = _of_file(open_study_file(place), items, spread)
         source = (
             "assumed: the medians of the shipped results real_model, real_model_french and "
             "real_model_layers (SmolLM2-135M, math word problems)"
         )
         source += ", but for what is given" if stated else ""
     if items is not None:
-        entries = [
-            replace(each, design=replace(each.design, items=items)) for each in planned.entries
-        ]
-        planned = replace(planned, entries=entries)
+        planned = _with_items(planned, lambda _: items)
     return power_table(study, source, planned, wanted)
 
 
@@ -117,16 +119,23 @@ def power_line(study: Study, place: str, num_layers: int | None = None) -> str:
     """
     if (limit := study.evaluate.limit) is None:
         return f"differences that it can show: layerswap power {shlex.quote(place)}"
-    entries = [*_assumed(study, ASSUMED, limit, num_layers)]
-    return power_sentence(study, PlannedDifferences(entries))
+    return power_sentence(study, _assumed(study, ASSUMED, limit, num_layers))
 
 
 def power_line_of_search(search: Search) -> str:
     """Return in one line how large differences the held-out comparison of a search can show."""
     study = search.expected_report
     items = len(search.report_items[search.report])
-    planned = PlannedDifferences([*_assumed(study, ASSUMED, items)])
-    return f"held-out comparison: {power_sentence(study, planned)}"
+    return f"held-out comparison: {power_sentence(study, _assumed(study, ASSUMED, items))}"
+
+
+def _with_items(planned: PlannedDifferences, items_of: Callable[[str], int]) -> PlannedDifferences:
+    """Return comparisons with other numbers of items, by their task."""
+    entries = [
+        replace(entry, design=replace(entry.design, items=items_of(entry.task)))
+        for entry in planned.entries
+    ]
+    return replace(planned, entries=entries)
 
 
 def _of_run(place: str) -> tuple[Study, PlannedDifferences]:
@@ -136,10 +145,7 @@ def _of_run(place: str) -> tuple[Study, PlannedDifferences]:
     if planned.entries:
         return analysis.study, planned
     if planned.other_experts and not planned.incomplete:
-        why = (
-            "the two sides of every planned comparison have different experts, and power is "
-            "measured pair by pair; layerswap report has the intervals of these differences"
-        )
+        why = _OTHER_EXPERTS
     elif any(row.family == "primary" for row in analysis.comparisons):
         why = (
             "no planned comparison has results of whole pairs of experts; layerswap run finishes it"
@@ -151,7 +157,7 @@ def _of_run(place: str) -> tuple[Study, PlannedDifferences]:
 
 def _of_file(
     file: StudyFile, items: int | None, spread: Spread
-) -> tuple[Study, list[StudyDifference]]:
+) -> tuple[Study, PlannedDifferences]:
     """Return a study that nobody has run, and its planned comparisons.
 
     Of a study with a `search` block those are the held-out ones of its search.
@@ -160,23 +166,24 @@ def _of_file(
     if "search" in file.study.model_fields_set:
         return _of_search(with_comparators(replace(file, study=study)).study, items, spread)
     items = items or study.evaluate.limit
-    compared = [*_assumed(study, spread, items or 1)]
-    if not compared:
-        raise InputError(f"{file.path}: no comparison is planned; write report: {{primary: ...}}")
+    planned = _assumed(study, spread, items or 1)
+    if not planned.entries:
+        nothing = "no comparison is planned; write report: {primary: ...}"
+        raise InputError(f"{file.path}: {_OTHER_EXPERTS if planned.other_experts else nothing}")
     if items is None:
-        counts = _counted(study, lambda request: _item_counts(request, compared))
-        compared = [replace(p, design=replace(p.design, items=counts[p.task])) for p in compared]
-    return study, compared
+        counts = _counted(study, lambda request: _item_counts(request, planned.entries))
+        planned = _with_items(planned, counts.__getitem__)
+    return study, planned
 
 
-def _of_search(
-    whole: Study, items: int | None, spread: Spread
-) -> tuple[Study, list[StudyDifference]]:
+def _of_search(whole: Study, items: int | None, spread: Spread) -> tuple[Study, PlannedDifferences]:
     study = expected_comparison(whole)
     items = items or _counted(whole, lambda request: items_that_report(whole, request))
-    compared = [*_assumed(study, spread, items)]
-    names = dict(zip(dict.fromkeys(one.first for one in compared), _FINALISTS, strict=False))
-    return study, [replace(one, first=names[one.first]) for one in compared]
+    planned = _assumed(study, spread, items)
+    firsts = dict.fromkeys(one.first for one in planned.entries)
+    names = dict(zip(firsts, _FINALISTS, strict=False))
+    entries = [replace(one, first=names[one.first]) for one in planned.entries]
+    return study, replace(planned, entries=entries)
 
 
 def _counted(study: Study, count: Callable[[EvaluationRequest], _Counted]) -> _Counted:
@@ -231,8 +238,8 @@ def _stated(base_rate: float | None, disagreement: float | None, sd: float | Non
 
 def _assumed(
     study: Study, spread: Spread, items: int, num_layers: int | None = None
-) -> Iterator[StudyDifference]:
-    """Yield the planned comparisons of a study that nobody has run, with assumed spreads.
+) -> PlannedDifferences:
+    """Return the planned comparisons of a study that nobody has run, with assumed spreads.
 
     Settings that come to the same layer counts are one where the number of layers is known.
     """
@@ -241,10 +248,14 @@ def _assumed(
     InputError.raise_any(study.name, problems)
     models = derive_models(study, [cell.with_keys(cell.label, {}) for cell in cells], num_layers)
     labels = {model.label: model.cells for model in models}
+    pools = {model.label: model.pools for model in models}
     by_label = {cell.label: cell for cell in cells}
+    entries, other_experts = list[StudyDifference](), 0
     for contrast in contrasts(study, models):
         if not contrast.rival:
             continue
+        sides = (contrast.first_models, contrast.second_models)
+        differ = have_other_experts(*([pools[name] for name in side] for side in sides))
         names = (*contrast.first_models, *contrast.second_models)
         compared = [by_label[label] for name in names for label in labels[name]]
         for code in study.evaluate.languages or {"": ()}:
@@ -257,5 +268,10 @@ def _assumed(
             design = Design(items, *(max(count, 1) for count in counts))
             tasks = [*study.evaluate.languages.get(code, ()), *study.evaluate.tasks]
             languages = {task: task_language(task, {}) for task in tasks}
-            for task in primary_tasks(study, tasks, code, languages):
-                yield StudyDifference(contrast.first, contrast.second, task, spread, design)
+            chosen = primary_tasks(study, tasks, code, languages)
+            other_experts += len(chosen) if differ else 0
+            for task in () if differ else chosen:
+                entries.append(
+                    StudyDifference(contrast.first, contrast.second, task, spread, design)
+                )
+    return PlannedDifferences(entries, other_experts)

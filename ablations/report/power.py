@@ -202,7 +202,7 @@ def measured_differences(analysis: Analysis) -> PlannedDifferences:
         first, second = (rows_of(matrix, models, row.language) for models in sides)
         differences = _differences(first, second)
         if differences is None:
-            differ = _have_other_experts(*([pools[name] for name in side] for side in sides))
+            differ = have_other_experts(*([pools[name] for name in side] for side in sides))
             other_experts, incomplete = other_experts + differ, incomplete + (not differ)
             continue
         is_binary = bool(np.isin(matrix.to_numpy()[~matrix.isna().to_numpy()], (0, 1)).all())
@@ -214,7 +214,7 @@ def measured_differences(analysis: Analysis) -> PlannedDifferences:
     return PlannedDifferences(entries, other_experts, incomplete)
 
 
-def _have_other_experts(
+def have_other_experts(
     first: Sequence[Mapping[str, tuple[str, ...]]], second: Sequence[Mapping[str, tuple[str, ...]]]
 ) -> bool:
     """Return whether the models of two sides, by their pools, differ in the experts of a role.

@@ -94,6 +94,15 @@ def test_a_run_without_a_difference_to_measure_says_why(run, words):
         power_of(str(RESULTS / run))
 
 
+def test_the_sides_of_a_study_that_have_other_experts_are_no_pairs():
+    """They were taken for pairs of all their experts: 6 × 6, of two independent 3 × 3."""
+    with pytest.raises(InputError, match=r"peft.yml: the two sides .* have different experts"):
+        power_of("peft", items=300)
+    result = power_of("table_2", items=300)
+    assert result.notes[1] == power_of(str(RESULTS / "table_2"), items=300).notes[1]
+    assert "level over 5 planned comparisons" in result.notes[0]
+
+
 def test_a_run_with_some_pairs_missing_is_not_finished(tmp_path):
     experts = {"task": ["a", "b"], "language": {"sw": ["c", "d"]}}
     run = write_run(tmp_path / "run", study_of(baseline=BASELINES, experts=experts), level)

@@ -53,6 +53,7 @@ computes them again."""
 _FINALISTS = ("winner", "first runner-up", "second runner-up")
 """What a search compares with the comparators, before it is known which settings these are."""
 
+_NONE_PLANNED = "no comparison is planned; write report: {primary: ...}"
 _OTHER_EXPERTS = (
     "the two sides of every planned comparison have different experts, and power is stated pair by "
     "pair; layerswap report has the intervals of these differences after a run"
@@ -151,7 +152,7 @@ def _of_run(place: str) -> tuple[Study, PlannedDifferences]:
             "no planned comparison has results of whole pairs of experts; layerswap run finishes it"
         )
     else:
-        why = "no comparison is planned; write report: {primary: ...} into its study"
+        why = f"{_NONE_PLANNED} into its study"
     raise InputError(f"{place}: {why}")
 
 
@@ -168,8 +169,8 @@ def _of_file(
     items = items or study.evaluate.limit
     planned = _assumed(study, spread, items or 1)
     if not planned.entries:
-        nothing = "no comparison is planned; write report: {primary: ...}"
-        raise InputError(f"{file.path}: {_OTHER_EXPERTS if planned.other_experts else nothing}")
+        why = _OTHER_EXPERTS if planned.other_experts else _NONE_PLANNED
+        raise InputError(f"{file.path}: {why}")
     if items is None:
         counts = _counted(study, lambda request: _item_counts(request, planned.entries))
         planned = _with_items(planned, counts.__getitem__)
@@ -269,9 +270,11 @@ def _assumed(
             tasks = [*study.evaluate.languages.get(code, ()), *study.evaluate.tasks]
             languages = {task: task_language(task, {}) for task in tasks}
             chosen = primary_tasks(study, tasks, code, languages)
-            other_experts += len(chosen) if differ else 0
-            for task in () if differ else chosen:
-                entries.append(
-                    StudyDifference(contrast.first, contrast.second, task, spread, design)
-                )
+            if differ:
+                other_experts += len(chosen)
+                continue
+            entries += [
+                StudyDifference(contrast.first, contrast.second, task, spread, design)
+                for task in chosen
+            ]
     return PlannedDifferences(entries, other_experts)

@@ -17,11 +17,13 @@ from ablations.study.files import STUDIES, ExpertsFile, read_study
 from ablations.study.schema import Study
 from ablations.train.config import read_training_file
 from tests.standins.command import layerswap, output_of
+from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks
 from tests.train.conftest import write_base
 from tools import study_page
 from tools.study_page import PAGE
 
+ROOT = Path(__file__).parents[2]
 TASKS = ("pocket_math_sw", "pocket_math_en", "pocket_translate_en_sw")
 
 
@@ -35,9 +37,9 @@ def pocket(tmp_path, monkeypatch):
     return tmp_path
 
 
-def examples():
-    page = Path(__file__).parents[2] / "docs" / "studies.md"
-    return re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+def examples(page="studies"):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    return re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.mark.slow
@@ -141,6 +143,29 @@ def test_the_examples_of_the_page_work(pocket):
     request = EvaluationRequest(tasks=("story_sw",), include_path=pocket / "own" / "tasks")
     (task,) = load_tasks(resolve(request))
     assert task.doc_to_text(task.eval_docs[0]) == "w1\nJibu:"
+
+
+def test_the_development_set_of_the_page_is_asked_as_mgsm_is(tmp_path):
+    (own_task,) = [example for example in examples("search") if example.startswith("include")]
+    (tmp_path / "ablations").symlink_to(ROOT / "ablations")
+    tasks, data = tmp_path / "tasks", tmp_path / "mgsm"
+    shutil.copytree(DATA / "mgsm", data)
+    (tasks / "dev_sw.yaml").parent.mkdir()
+    (tasks / "dev_sw.yaml").write_text(own_task)
+    shutil.copy(data / "sw_train.jsonl", data / "dev_sw_train.jsonl")
+    (data / "dev_sw_test.jsonl").write_text('{"question": "Ngapi?", "answer_number": 2}\n')
+    request = EvaluationRequest(
+        tasks=("dev_sw", "layerswap_mgsm_sw"), include_path=tasks, data_dir=tmp_path
+    )
+    own, shipped = load_tasks(resolve(request))
+    (item,), first = own.eval_docs, shipped.eval_docs[0]
+    assert own.doc_to_target(item) == "2"
+    prompts = [
+        task.fewshot_context(doc, 8).replace(doc["question"], "")
+        for task, doc in ((own, item), (shipped, first))
+    ]
+    assert prompts[0] == prompts[1]
+    assert prompts[0].count("Swali: ") == 9
 
 
 def test_init_keeps_what_is_there(pocket):

@@ -17,7 +17,7 @@ from ablations.runs.records import SEARCH_FILE
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.search.equal import with_equal_keys
 from ablations.search.rounds import FINALISTS, Bound, Round, Size, bounds, halving
-from ablations.search.split import SplitItems, item_keys, split_items
+from ablations.search.split import SplitItems, item_keys, rows_in_both, split_items
 from ablations.study.expansion import expert_choices
 from ablations.study.files import StudyFile
 from ablations.study.grouping import StudyModel, derive_models
@@ -340,10 +340,19 @@ def _tasks(
                 "Tasks with equally many items are taken to be parallel languages, so an item that "
                 f"chooses in one reports in none: {', '.join(tasks)}."
             )
-    sides = (
-        {task: splits[task].choose for task in (choose, *block.floors)},
-        {task: splits[task].report for task in (report, *block.floors)},
-    )
+    chosen = dict[str, tuple[int, ...]]()
+    reported = {task: splits[task].report for task in (report, *block.floors)}
+    for task in (choose, *block.floors):
+        both = set[int]()
+        for other, rows in reported.items():
+            if len(docs[other]) != len(docs[task]):  # the split of parallel tasks has seen to it
+                both |= rows_in_both(docs[task], [docs[other][row] for row in rows])
+        chosen[task] = tuple(row for row in splits[task].choose if row not in both)
+        if dropped := len(splits[task].choose) - len(chosen[task]):
+            notes.append(
+                f"{counted(dropped, 'item')} of {task} report in another task, and do not choose."
+            )
+    sides = (chosen, reported)
     for purpose, items in zip(("choose", "report"), sides, strict=True):
         for task, rows in items.items():
             if len(rows) < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -53,18 +53,22 @@ def item_keys(tasks: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[str]]:
         return number
 
     for docs, of_task in zip(tasks, names, strict=True):
-        texts = [_texts(doc) for doc in docs]
-        count = Counter(chain(*texts))
         first_of = dict[str, int]()
-        for name, of_doc in zip(of_task, texts, strict=True):
+        for name, of_doc in zip(of_task, _shared_texts(docs), strict=True):
             for text in of_doc:
-                if count[text] > max(1, len(docs) // _COMMON) and text != of_doc[0]:
-                    continue
                 first = root(first_of.setdefault(text, numbers[name]))
                 low, high = sorted((first, root(numbers[name])))
                 group[high] = low
     by_number = [*numbers]
     return [[by_number[root(numbers[name])] for name in of_task] for of_task in names]
+
+
+def rows_in_both(
+    docs: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
+) -> set[int]:
+    """Return the rows of `docs` that another task has, too: equal items, or of one passage."""
+    theirs = {text for of_doc in _shared_texts(others) for text in of_doc}
+    return {row for row, of_doc in enumerate(_shared_texts(docs)) if not theirs.isdisjoint(of_doc)}
 
 
 def _names(tasks: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[str]]:
@@ -75,6 +79,15 @@ def _names(tasks: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[str]]:
     identities = [_identities(docs) for docs in tasks]
     first = identities[0]
     return [first if {*first}.isdisjoint(of_task) else of_task for of_task in identities]
+
+
+def _shared_texts(docs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Yield the texts by which each item is the same as another, or of one passage with it."""
+    texts = [_texts(doc) for doc in docs]
+    count = Counter(chain(*texts))
+    most = max(1, len(docs) // _COMMON)
+    for of_doc in texts:
+        yield [text for text in of_doc if text == of_doc[0] or count[text] <= most]
 
 
 def _texts(doc: Mapping[str, Any]) -> list[str]:

@@ -31,10 +31,11 @@ def write_models(folder, *, is_outside_trained=True):
     return places
 
 
-def write_words_search(folder, places, *, items=80, **changes):
+def write_words_search(folder, places, *, items=80, shared_items=0, **changes):
     """Write a study of models, which choose one of two words; return it and its experts file.
 
-    Its tasks have the same items, `short_sw` the first 30, with an `id` of their own as PolyMath's.
+    Two of its tasks have the same items, with an `id` of their own as PolyMath's; `short_sw` has 30
+    others, but for the first `shared_items`.
     `places` are from `write_models`.
     """
     rows = [
@@ -46,7 +47,9 @@ def write_words_search(folder, places, *, items=80, **changes):
         }
         for n in range(items)
     ]
-    for name, of_task in (("choose_sw", rows), ("read_sw", rows), ("short_sw", rows[:30])):
+    short = [{**row, "number": row["number"] + 1000} for row in rows[shared_items:30]]
+    short = [*rows[:shared_items], *short]
+    for name, of_task in (("choose_sw", rows), ("read_sw", rows), ("short_sw", short)):
         named = [{"id": f"{name}-{row['number']}", **row} for row in of_task]
         data = write_rows(folder / "tasks" / name, named)
         write_task(

@@ -281,6 +281,18 @@ def test_an_item_chooses_or_reports_whatever_the_task(choose, floors, parallel, 
     assert [note.rpartition(": ")[2] for note in notes] == ([f"{parallel}."] if parallel else [])
 
 
+def test_an_item_that_reports_in_another_task_does_not_choose(tmp_path, places):
+    search = {"report": "choose_sw", "choose": "short_sw"}
+    study, experts = write_words_search(tmp_path / "a", places, shared_items=12, search=search)
+    _, found = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
+    assert sorted(found.choose_items["short_sw"]) == [*range(12, 30)]
+    assert sorted(found.report_items["choose_sw"]) == [*range(80)]
+    assert "12 items of short_sw report in another task, and do not choose." in found.notes
+    study, experts = write_words_search(tmp_path / "b", places, shared_items=29, search=search)
+    with pytest.raises(InputError, match="short_sw: 1 item of 30 would choose"):
+        dry_run_of_search(str(study), options(experts, tmp_path / "out"))
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

@@ -17,12 +17,11 @@ import yaml
 
 from ablations.delta.analysis import delta, label_all
 from ablations.delta.profile import norms_by_layer, read_tensor_changes, relative_norm
-from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.progress import Step, show_step, track
 from ablations.machine.whole_files import check_results, list_results, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.models.tokens import prompt_tokens
-from ablations.train.folder import MEASURED, read_training_record
+from ablations.train.folder import BASE_HASH, MEASURED, is_base, read_training_record
 from ablations.train.model import load_base, load_tokenizer
 from ablations.train.rows import read_texts
 from ablations.train.side_adapters import with_adapter
@@ -85,9 +84,9 @@ def measure_divergence(
     """
     for expert in experts:
         if expert.adapter is not None:
-            stated = read_training_record(expert.adapter).get("identity", {}).get("base_weights")
+            stated = read_training_record(expert.adapter).get("identity", {}).get(BASE_HASH)
             for folder in {expert.folder, base.folder}:
-                if stated is not None and stated != fingerprint_checkpoint(folder):
+                if stated is not None and not is_base(folder, stated):
                     raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
     base_states = list(hidden_states(base.folder, None, texts)) if texts else []
     results = []

@@ -13,12 +13,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.fingerprint import FileHashes, checkpoint_files, fingerprint_files
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, first_line
 
 RECORD = "training.json"
 MEASURED = ("relative_norm", "drift")
 """Numbers of an expert that are measured when it is finished, and by `delta --text`."""
+
+BASE_HASH = "base_weights"
+"""Key of the identity in a record that has `hash_base`."""
 
 CHECKPOINTS = "checkpoints"
 SCHEMA_VERSION = 1
@@ -31,10 +35,29 @@ _RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", "training_a
 transformers reads as plain tensors and numbers (``weights_only``)."""
 
 
-def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+def hash_base(base: Path, hashes: FileHashes | None = None) -> str:
+    """Return a hash of what a training takes from its base.
+
+    It does not take the settings of generation: a training may ask for an end of answers there.
+    """
+    files = {path for path in checkpoint_files(base) if path.name != "generation_config.json"}
+    return fingerprint_files(base, files, hashes)
+
+
+def is_base(base: Path, stated: str) -> bool:
+    """Return whether a training whose record has the hash `stated` began at `base`."""
+    hashes = FileHashes()
+    # Records were once written with a hash of the settings of generation, too.
+    return stated == hash_base(base, hashes) or stated == fingerprint_files(
+        base, checkpoint_files(base), hashes
+    )
+
+
+def check_record(root: Path, base: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of the run in `root`, which goes on, or a new one; writes nothing.
 
-    A folder with checkpoints belongs to one `identity`, name -> setting that decides the weights.
+    A folder with checkpoints belongs to one `base` and one `identity`, name -> setting that decides
+    the weights.
 
     Raises:
         InputError: where the folder holds something else, or a run of other settings.
@@ -47,18 +70,18 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
             "--out or move it away"
         )
     if not record.get("finished") and not whole_checkpoints(root):  # as after a wrong setting
-        return {"schema_version": SCHEMA_VERSION, "identity": settings}
+        identity = {**settings, BASE_HASH: hash_base(base)}
+        return {"schema_version": SCHEMA_VERSION, "identity": identity}
     stored = record.get("identity", {})
-    InputError.raise_any(
-        f"{root} holds a run of other settings; choose another --out",
-        [*_differences(stored, settings)],
-    )
+    problems = [*_differences(stored, settings)]
+    if not is_base(base, stored.get(BASE_HASH, "")):
+        problems.append("the base is another: its weights, config or tokenizer differ")
+    InputError.raise_any(f"{root} holds a run of other settings; choose another --out", problems)
     return record
 
 
 _HASHES = {
     "rows": "the rows are others: a file or a data set has changed, or data names others",
-    "base_weights": "the base is another: its weights differ",
     "adapters": "the experts of the fusion are others: their weights differ",
 }
 """Settings that are kept as hashes -> what it means that they differ."""

@@ -108,7 +108,7 @@ def train_expert(
         with state.main_process_first():  # which downloads
             mix = mix_rows(config)
         tokenizer = load_tokenizer(base.folder)
-        record = check_record(out, _identity(config, base.folder, mix))
+        record = check_record(out, base.folder, _identity(config, base.folder, mix))
         if record.get("finished"):
             if record["config"]["select"] != config.model_dump(mode="json")["select"]:
                 raise InputError(f"{out}: is a run with another select; choose another --out")
@@ -199,7 +199,7 @@ def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | 
         show_step(Step("reading the rows"))
         mix = mix_rows(config)
         if any(out.glob("[!.]*")):
-            check_record(out, _identity(config, base.folder, mix))
+            check_record(out, base.folder, _identity(config, base.folder, mix))
         if tasks is not None:
             check_selection_data(tasks, config.file)
         tokenizer = load_tokenizer(base.folder)
@@ -259,7 +259,7 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
-    """Return all that decides the weights: the content of base and data, not their places."""
+    """Return all but the base that decides the weights: the content of data, not its place."""
     identity: dict[str, Any] = {}
     if isinstance(config.regime, AdapterFusion):
         identity["adapters"] = [
@@ -267,7 +267,6 @@ def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
             for expert in config.regime.experts.values()
         ]
     identity |= settings_of(config)
-    identity["base_weights"] = fingerprint_checkpoint(base)
     rows = json.dumps([mix.train, mix.held_out], ensure_ascii=False)
     identity["rows"] = hashlib.sha256(rows.encode()).hexdigest()
     return identity

@@ -14,12 +14,20 @@ import pytest
 import torch
 import yaml
 
+from ablations.machine.fingerprint import fingerprint_checkpoint
+from ablations.models.find import find_model
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest, TaskScore
 from ablations.study.files import read_experts_file
 from ablations.train import select
 from ablations.train import trainer as training
 from ablations.train.config import Select
-from ablations.train.folder import step_of, whole_checkpoints
+from ablations.train.divergence import measure_divergence
+from ablations.train.folder import (
+    read_training_record,
+    step_of,
+    whole_checkpoints,
+    write_training_record,
+)
 from ablations.train.run import token_lines
 from layerswap_method.errors import LayerSwapError
 from tests.kills import ENVIRONMENT, kill_when, start
@@ -248,7 +256,7 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
         "seed=3": "seed is 0 there and 3 here",
         "regime=lora": 'regime.kind is "full" there and "lora" here',
         f"data=[{{path: {other}, prompt: '{{question}} ', answer: '{{reply}}'}}]": rows_differ,
-        f"base={write_base(tmp_path / 'b', seed=1)}": "the base is another: its weights differ",
+        f"base={write_base(tmp_path / 'b', seed=1)}": "the base is another: its weights",
     }.items():
         result = call(config, out, setting)
         assert result.exit_code == 2
@@ -260,6 +268,25 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
     texts = ("not a training folder", "another select", "the name base is reserved")
     for result, text in zip(results, texts, strict=True):
         assert (result.exit_code, text in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("was_hashed", [False, True])
+def test_a_base_that_got_an_end_of_answers_is_the_same(was_hashed, tmp_path, rows, caplog):
+    """As a warning of the training asks for; records once had a hash of that file, too."""
+    base = write_base(tmp_path / "base")
+    config, out = write_config(tmp_path / "c.yml", base, rows, regime="lora"), tmp_path / "out"
+    run(config, out)
+    settings = base / "generation_config.json"
+    settings.write_text('{"eos_token_id": [1, 2]}')
+    if was_hashed:
+        record = read_training_record(out)
+        record["identity"]["base_weights"] = fingerprint_checkpoint(base)
+        write_training_record(out, record)
+    with caplog.at_level("INFO", logger="ablations"):
+        run(config, out)
+    assert "nothing to do" in caplog.text
+    (found,) = measure_divergence([find_model(f"{base}+{out}")], find_model(str(base)), [])
+    assert found.relative_norm > 0
 
 
 def test_a_base_beside_the_training_file_is_taken_and_an_adapter_is_named_with_it(

@@ -293,6 +293,15 @@ NUMBERS = {
             "layer_count", "b=0 u=0", "b=1 u=1", MATH
         ),
     },
+    "Which layer counts are best on MGSM?": lambda: {
+        f"{counts} minus {words}": comparison("qwen_search", MGSM, second, f"layer swap {counts}")
+        for words, second in (
+            ("math expert", "task expert"),
+            ("language expert", "language expert"),
+            ("soup", "soup"),
+        )
+        for counts in ("b=2 u=2", "b=4 u=0", "b=8 u=4")
+    },
     "Are the layers of one end enough?": lambda: {
         **one_end(
             "real_model_one_end",
@@ -482,7 +491,7 @@ PRINTS_ITS_WORDS = """layerswap() { printf '%q ' "$@"; echo; }"""
 
 
 def runs_of(section):
-    """Yield the words after each `layerswap run` that the commands of a section start."""
+    """Yield each `layerswap run` or `search` that the commands of a section start, as its words."""
     for command in re.findall(r"`([^`]+)`", section.text.partition("Made by ")[2]):
         lines = command.replace("\n", " ")
         if command.startswith("make "):
@@ -490,16 +499,17 @@ def runs_of(section):
             alone = {**os.environ, "MAKEFLAGS": ""}  # in a `make test` it is that make's
             lines = subprocess.check_output(words, cwd=ROOT, env=alone, text=True)
         for line in lines.replace("\\\n", " ").splitlines():
-            if re.search(r"\blayerswap run ", line):
+            if re.search(r"\blayerswap (run|search) ", line):
                 # The shell says what its loops and variables come to.
                 shell = f"{PRINTS_ITS_WORDS}; {re.sub(r'[^ ]*/layerswap', 'layerswap', line)}"
                 for words in subprocess.check_output(["bash", "-c", shell], text=True).splitlines():
-                    yield shlex.split(words)[1:]
+                    yield shlex.split(words)
 
 
-def planned_study(words):
-    """Return the study that `layerswap run` plans, and the paths of its experts by name."""
-    options = main.get_command(click.Context(main), "run").make_context("run", words).params
+def planned_study(command, *words):
+    """Return the study that `layerswap run` or `search` plans, and its experts' paths by name."""
+    found = main.get_command(click.Context(main), command)
+    options = found.make_context(command, [*words]).params
     settings = pop_settings(options, "evaluate.")
     file = read_study(find_file(options["study"], "study"), settings)
     experts = options["experts"]
@@ -530,7 +540,7 @@ def main_tasks(evaluate):
 def test_the_commands_of_a_section_make_its_results(question):
     """The models, the tasks and the number of items."""
     section = read_sections()[question]
-    planned = [planned_study(words) for words in runs_of(section)]
+    planned = [planned_study(*words) for words in runs_of(section)]
     for name in re.findall(r"\(\.\./ablations/results/(\w+)\)", section.text):
         if name == "pocket_claim":  # its program was removed
             continue
@@ -546,9 +556,7 @@ def test_the_commands_of_a_section_make_its_results(question):
         assert {*facts_of(data["cells"], data["experts"])} <= made, name
 
 
-@pytest.mark.parametrize(
-    "folder", [f"qwen_{name}" for name in ("math_es", "math_ja", "math_en", "msvamp_es")]
-)
+@pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.glob("qwen_*")))
 def test_scores_follow_from_the_answers_without_this_package(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     page = (RESULTS / "README.md").read_text()

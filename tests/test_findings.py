@@ -171,6 +171,7 @@ NUMBERS = {
     "Does it do so on MGSM, the paper's benchmark, with a larger model?": lambda: with_base(
         "qwen_math_es", MGSM
     ),
+    "And with a second pair of experts?": lambda: with_base("qwen_math_es_2", MGSM),
     "Does it do so on MGSM in Japanese?": lambda: with_base("qwen_math_ja", MGSM_JA),
     "Does the swap keep math in English, on MGSM?": lambda: with_base("qwen_math_en", MGSM_EN),
     "Does it do so on MSVAMP, with four times as many problems?": lambda: {

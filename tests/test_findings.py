@@ -67,10 +67,13 @@ def swap_minus(folder, second, task="smol_math_twins_es"):
     return comparison(folder, task, second, "layer swap")
 
 
+PARTS = {"math expert": "task expert", "language expert": "language expert", "soup": "soup"}
+"""What a swap is compared with, by its words on the page -> its name in a run."""
+
+
 def swap_minus_parts(folder, task="smol_math_twins_es"):
     """Return the differences of the swap to both experts and their average, by their words."""
-    parts = {"math expert": "task expert", "language expert": "language expert", "soup": "soup"}
-    return {f"swap minus {words}": swap_minus(folder, part, task) for words, part in parts.items()}
+    return {f"swap minus {words}": swap_minus(folder, part, task) for words, part in PARTS.items()}
 
 
 def compared(first, second, metric="operation", task="smol_math_twins_es"):
@@ -232,11 +235,7 @@ NUMBERS = {
         "math: swap minus math expert": comparison("disjoint", MATH, "task expert .*", DISJOINT),
         **{
             f"BLEU: swap minus {words}": comparison("disjoint", BLEU, f"{model} .*", DISJOINT)
-            for words, model in (
-                ("math expert", "task expert"),
-                ("language expert", "language expert"),
-                ("soup", "soup"),
-            )
+            for words, model in PARTS.items()
         },
     },
     "Does a swap still work if its experts moved far from the base?": lambda: {
@@ -296,11 +295,7 @@ NUMBERS = {
     },
     "Which layer counts are best on MGSM?": lambda: {
         f"{counts} minus {words}": comparison("qwen_search", MGSM, second, f"layer swap {counts}")
-        for words, second in (
-            ("math expert", "task expert"),
-            ("language expert", "language expert"),
-            ("soup", "soup"),
-        )
+        for words, second in PARTS.items()
         for counts in ("b=2 u=2", "b=4 u=0", "b=8 u=4")
     },
     "Are the layers of one end enough?": lambda: {

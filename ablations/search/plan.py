@@ -343,10 +343,12 @@ def _tasks(
     chosen = dict[str, tuple[int, ...]]()
     reported = {task: splits[task].report for task in (report, *block.floors)}
     for task in (choose, *block.floors):
-        both = set[int]()
-        for other, rows in reported.items():
-            if len(docs[other]) != len(docs[task]):  # the split of parallel tasks has seen to it
-                both |= rows_in_both(docs[task], [docs[other][row] for row in rows])
+        others = [
+            [docs[other][row] for row in rows]
+            for other, rows in reported.items()
+            if len(docs[other]) != len(docs[task])  # the split of parallel tasks has seen to it
+        ]
+        both = rows_in_both(docs[task], others)
         chosen[task] = tuple(row for row in splits[task].choose if row not in both)
         if dropped := len(splits[task].choose) - len(chosen[task]):
             notes.append(

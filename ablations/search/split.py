@@ -64,10 +64,10 @@ def item_keys(tasks: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[str]]:
 
 
 def rows_in_both(
-    docs: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
+    docs: Sequence[Mapping[str, Any]], others: Sequence[Sequence[Mapping[str, Any]]]
 ) -> set[int]:
     """Return the rows of `docs` that another task has, too: equal items, or of one passage."""
-    theirs = {text for of_doc in _shared_texts(others) for text in of_doc}
+    theirs = {text for task in others for of_doc in _shared_texts(task) for text in of_doc}
     return {row for row, of_doc in enumerate(_shared_texts(docs)) if not theirs.isdisjoint(of_doc)}
 
 

@@ -13,7 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablations.machine.fingerprint import FileHashes, checkpoint_files, fingerprint_files
+from ablations.machine.fingerprint import (
+    FileHashes,
+    checkpoint_files,
+    fingerprint_checkpoint,
+    fingerprint_files,
+)
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, first_line
 
@@ -48,9 +53,7 @@ def is_base(base: Path, stated: str) -> bool:
     """Return whether a training whose record has the hash `stated` began at `base`."""
     hashes = FileHashes()
     # Records were once written with a hash of the settings of generation, too.
-    return stated == hash_base(base, hashes) or stated == fingerprint_files(
-        base, checkpoint_files(base), hashes
-    )
+    return stated == hash_base(base, hashes) or stated == fingerprint_checkpoint(base, hashes)
 
 
 def check_record(root: Path, base: Path, identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -249,6 +249,7 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
     assert [path.stat().st_mtime_ns for path in files] == before
     assert "nothing to do" in caplog.text
     other = write_rows(tmp_path / "r.jsonl", shift=2)
+    base_differs = "the base is another: its weights, config or tokenizer differ"
     rows_differ = "the rows are others: a file or a data set has changed, or data names others"
     for setting, text in {
         "trainer.learning_rate=0.5": "trainer.learning_rate is 0.001 there and 0.5 here",
@@ -256,7 +257,7 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
         "seed=3": "seed is 0 there and 3 here",
         "regime=lora": 'regime.kind is "full" there and "lora" here',
         f"data=[{{path: {other}, prompt: '{{question}} ', answer: '{{reply}}'}}]": rows_differ,
-        f"base={write_base(tmp_path / 'b', seed=1)}": "the base is another: its weights",
+        f"base={write_base(tmp_path / 'b', seed=1)}": base_differs,
     }.items():
         result = call(config, out, setting)
         assert result.exit_code == 2

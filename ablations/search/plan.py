@@ -29,6 +29,7 @@ from ablations.study.schema import (
     Pools,
     PrimaryBlock,
     ReportBlock,
+    SearchBlock,
     Study,
     Value,
 )
@@ -320,13 +321,36 @@ def _tasks(
     study: Study, request: EvaluationRequest, listed: Sequence[str], languages: Mapping[str, str]
 ) -> tuple[str, str, tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]], list[str]]:
     """Return the tasks that choose and report, their items on both sides, and notes."""
-    block = study.search
+    floors = study.search.floors
     report, choose = _task_names(study, listed)
-    docs = _docs(request, tuple(dict.fromkeys((choose, report, *block.floors))))
+    docs = _docs(request, tuple(dict.fromkeys((choose, report, *floors))))
+    splits, notes = _split_tasks(study.search, choose, report, docs)
+    reported = {task: splits[task].report for task in (report, *floors)}
+    for task, rows in reported.items():
+        _check_items(task, "report", len(rows), f"of {len(docs[task])}")
+    chosen = dict[str, tuple[int, ...]]()
+    for task in (choose, *floors):
+        rows = splits[task].choose
+        both = _rows_reported_elsewhere(task, reported, docs)
+        chosen[task] = tuple(row for row in rows if row not in both)
+        of_all = f"of {len(docs[task])}"
+        if dropped := len(rows) - len(chosen[task]):
+            notes.append(
+                f"{counted(dropped, 'item')} of {task} report in another task, and do not choose."
+            )
+            of_all += f", {dropped} of which report in another task,"
+        _check_items(task, "choose", len(chosen[task]), of_all)
+    return choose, report, (chosen, reported), [_catch(choose, report, languages), *notes]
+
+
+def _split_tasks(
+    block: SearchBlock, choose: str, report: str, docs: Mapping[str, list[Any]]
+) -> tuple[dict[str, SplitItems], list[str]]:
+    """Return task -> its items on both sides, those of parallel tasks on one, and notes."""
     parallel = dict[int, list[str]]()
-    for task, items_of_task in docs.items():
-        parallel.setdefault(len(items_of_task), []).append(task)
-    splits, notes = dict[str, SplitItems](), [_catch(choose, report, languages)]
+    for task, items in docs.items():
+        parallel.setdefault(len(items), []).append(task)
+    splits, notes = dict[str, SplitItems](), list[str]()
     for tasks in parallel.values():
         chooses, reports = ({task, *block.floors} & {*tasks} for task in (choose, report))
         share = block.share or (0.5 if chooses and reports else float(bool(chooses)))
@@ -340,29 +364,27 @@ def _tasks(
                 "Tasks with equally many items are taken to be parallel languages, so an item that "
                 f"chooses in one reports in none: {', '.join(tasks)}."
             )
-    chosen = dict[str, tuple[int, ...]]()
-    reported = {task: splits[task].report for task in (report, *block.floors)}
-    for task in (choose, *block.floors):
-        others = [
-            [docs[other][row] for row in rows]
-            for other, rows in reported.items()
-            if len(docs[other]) != len(docs[task])  # the split of parallel tasks has seen to it
-        ]
-        both = rows_in_both(docs[task], others)
-        chosen[task] = tuple(row for row in splits[task].choose if row not in both)
-        if dropped := len(splits[task].choose) - len(chosen[task]):
-            notes.append(
-                f"{counted(dropped, 'item')} of {task} report in another task, and do not choose."
-            )
-    sides = (chosen, reported)
-    for purpose, items in zip(("choose", "report"), sides, strict=True):
-        for task, rows in items.items():
-            if len(rows) < 2:
-                raise InputError(
-                    f"{task}: {counted(len(rows), 'item')} of {len(docs[task])} would {purpose}; "
-                    "take more items, or another search.share"
-                )
-    return choose, report, sides, notes
+    return splits, notes
+
+
+def _rows_reported_elsewhere(
+    task: str, reported: Mapping[str, tuple[int, ...]], docs: Mapping[str, list[Any]]
+) -> set[int]:
+    """Return the rows of a task that report in one of another size, which is split by itself."""
+    others = [
+        [docs[other][row] for row in rows]
+        for other, rows in reported.items()
+        if len(docs[other]) != len(docs[task])
+    ]
+    return rows_in_both(docs[task], others)
+
+
+def _check_items(task: str, purpose: str, rows: int, of_all: str) -> None:
+    if rows < 2:
+        raise InputError(
+            f"{task}: {counted(rows, 'item')} {of_all} would {purpose}; take more items, or "
+            "another search.share or search.choose"
+        )
 
 
 def _catch(choose: str, report: str, languages: Mapping[str, str]) -> str:

@@ -289,7 +289,8 @@ def test_an_item_that_reports_in_another_task_does_not_choose(tmp_path, places):
     assert sorted(found.report_items["choose_sw"]) == [*range(80)]
     assert "12 items of short_sw report in another task, and do not choose." in found.notes
     study, experts = write_words_search(tmp_path / "b", places, shared_items=29, search=search)
-    with pytest.raises(InputError, match="short_sw: 1 item of 30 would choose"):
+    cause = "short_sw: 1 item of 30, 29 of which report in another task, would choose; take more"
+    with pytest.raises(InputError, match=cause):
         dry_run_of_search(str(study), options(experts, tmp_path / "out"))
 
 

@@ -27,7 +27,13 @@ from ablations.models.find import find_model
 from ablations.report.compare_models import compare_models
 from ablations.report.model_comparison import ModelComparison
 from ablations.report.notes import record_notes
-from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_study_file
+from ablations.runner.run import (
+    RunOptions,
+    answers_folder,
+    check_folder,
+    plan_of_run,
+    run_study_file,
+)
 from ablations.runner.study_engine import NOT_LOADED, SharedEngine
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
@@ -37,6 +43,7 @@ from ablations.runs.run import Run, load_run
 from ablations.runs.score_table import VALUES, row_of_each_task
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore, shown_score
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
+from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import percent, with_interval
 from ablations.study.files import ExpertsFile, StudyFile, folder_words
 from ablations.study.schema import Evaluate, Pools, Study
@@ -259,7 +266,7 @@ def describe_evaluations(
 
 
 def _describe(call: _Call, width: int | None) -> str:
-    check_folder(call.out, _NAME, dry=True)
+    check_folder(call.out, _NAME, answers_folder(call.options, call.out), dry=True)
     plan = plan_of_run(call.file, call.options, call.out, dry=True)
     (cell,) = plan.cells
     left = unfinished_records(call.out, plan.cells)
@@ -501,7 +508,7 @@ def _cells(evaluation: Evaluation) -> tuple[str, ...]:
     percents = {score.metric: percent(score.value) for score in evaluation.scores}
     return (
         with_interval(main.value, main.interval, main.is_share),
-        ", ".join(f"{_name(score, main)} {percent(score.value)}" for score in others),
+        ", ".join(f"{_name(s, main)} {number_text(s.value, s.is_share)}" for s in others),
         percents.get(LANGUAGE_FIDELITY, ""),
         percents.get(TRUNCATED, ""),
         str(main.n),

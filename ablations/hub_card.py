@@ -19,11 +19,13 @@ from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.recipe_commands.find import languages as header_languages
 from ablations.recipe_commands.find import read_recipe_header
+from ablations.report.answer_words import markdown_text
+from ablations.report.notes import items_text
 from ablations.runner.run import default_answers_folder
 from ablations.runs.cell_of_model import cell_of
 from ablations.runs.records import CellRecord, TaskRecord
 from ablations.runs.run import Run, load_run
-from ablations.scoring.evaluation import TaskScore
+from ablations.scoring.evaluation import EvaluationSettings, TaskScore
 from ablations.scoring.observed import OBSERVED
 from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
@@ -216,7 +218,8 @@ def _shown(cell: CellRecord) -> list[tuple[TaskRecord, TaskScore]]:
 
 def score_section(cell: CellRecord, run: Run) -> str:
     """Return the scores with intervals and protocol as a Markdown table, and notes on them."""
-    protocols = {task.name: task.protocol for task in list_tasks()}
+    evaluate = run.study.evaluate
+    protocols = _shipped_protocols(evaluate)
     lines = ["| task | metric | score | items | protocol |", "|---|---|---|---|---|"]
     for record, score in _shown(cell):
         value = with_interval(score.value, score.interval, score.is_share)
@@ -230,9 +233,26 @@ def score_section(cell: CellRecord, run: Run) -> str:
         level = f"{intervals[0].level:.0%}"
         notes[0] += f" An interval ({level}) is over the items of the task, not over trainings."
     notes.append(f"Evaluated by lm-eval on {cell.backend} with {versions}.")
-    if (limit := run.study.evaluate.limit) is not None:
-        notes.append(f"Only the first {limit} items of each task were used.")
+    if evaluate.overrides_text:
+        notes.append(
+            f"In place of the tasks' own settings: {markdown_text(evaluate.overrides_text)}."
+        )
+    if evaluate.limit is not None or evaluate.items:
+        notes.append(f"Items of each task that were used: {items_text(evaluate)}.")
     return "\n".join([*lines, "", *(f"- {note}" for note in dict.fromkeys((*notes, *cell.notes)))])
+
+
+def _shipped_protocols(evaluate: EvaluationSettings) -> dict[str, str]:
+    """Return shipped task -> how it was asked; {} where a folder of the user's has the tasks."""
+    if evaluate.include_path:
+        return {}
+    limit = evaluate.gen_kwargs.max_gen_toks
+    tasks = list_tasks()
+    if limit is not None:
+        tasks = tuple(
+            task.model_copy(update={"max_gen_toks": task.max_gen_toks and limit}) for task in tasks
+        )
+    return {task.name: task.protocol for task in tasks}
 
 
 def model_index(cell: CellRecord) -> list[EvalResult]:
@@ -245,6 +265,7 @@ def model_index(cell: CellRecord) -> list[EvalResult]:
             task_type="text-generation",
             dataset_type=sources.get(score.task, score.task),
             dataset_name=score.task,
+            dataset_config=score.task,  # the hub shows scores of one type and config as one task's
             metric_type=score.metric,
             metric_name=_metric(score),
             metric_value=round(100 * score.value, 2) if score.is_share else round(score.value, 4),

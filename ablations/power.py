@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -251,6 +252,7 @@ def _assumed(
     labels = {model.label: model.cells for model in models}
     pools = {model.label: model.pools for model in models}
     by_label = {cell.label: cell for cell in cells}
+    by_language = study.evaluate.languages
     entries, other_experts = list[StudyDifference](), 0
     for contrast in contrasts(study, models):
         if not contrast.rival:
@@ -259,7 +261,8 @@ def _assumed(
         differ = have_other_experts(*([pools[name] for name in side] for side in sides))
         names = (*contrast.first_models, *contrast.second_models)
         compared = [by_label[label] for name in names for label in labels[name]]
-        for code in study.evaluate.languages or {"": ()}:
+        codes = {cell.language for cell in compared}
+        for code in [code for code in by_language if code in codes] or [""]:
             # A language's experts are those of its cells, of which the task experts' have none.
             of_code = [cell for cell in compared if not code or cell.language in (None, "", code)]
             counts = (
@@ -267,7 +270,8 @@ def _assumed(
                 for role in ("task", "language")
             )
             design = Design(items, *(max(count, 1) for count in counts))
-            tasks = [*study.evaluate.languages.get(code, ()), *study.evaluate.tasks]
+            listed = by_language[code] if code else chain(*by_language.values())
+            tasks = list(dict.fromkeys((*listed, *study.evaluate.tasks)))
             languages = {task: task_language(task, {}) for task in tasks}
             chosen = primary_tasks(study, tasks, code, languages)
             if differ:

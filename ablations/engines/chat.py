@@ -12,10 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.fingerprint import TOKENIZER_DATA
 from ablations.models.load import read_tokenizer
 from ablations.models.templates import TEMPLATE_DATE, has_date, render_chat
 from ablations.scoring.protocol import EvaluationProtocol
 from layerswap_method.errors import InputError, first_line
+from layerswap_method.hub.partial import file_state
 
 
 def chat_template(folder: Path) -> str:
@@ -158,8 +160,16 @@ def template_options(protocol: EvaluationProtocol) -> dict[str, bool]:
     return {} if thinking is None else {"enable_thinking": thinking}
 
 
-@lru_cache(64)
 def _tokenizer(folder: Path) -> Any:
+    """Return the tokenizer in `folder`, read again only where its files have changed."""
+    patterns = (*TOKENIZER_DATA, "additional_chat_templates/*", "config.json")
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    return _read_tokenizer(folder, tuple((file, *file_state(file)) for file in sorted(files)))
+
+
+@lru_cache(64)
+def _read_tokenizer(folder: Path, states: tuple[tuple[Any, ...], ...]) -> Any:
+    """Return the tokenizer of files that are in these `states`."""
     try:
         return read_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:

@@ -10,6 +10,8 @@ What lm-eval does otherwise with HF than with vLLM:
 - An answer is the text that follows the prompt. lm-eval has HF decode it alone, where many
   tokenizers (SentencePiece's, word-level ones) drop the space before the first word; those of
   byte-level BPE do not (`test_spaces`).
+- Log-likelihoods of a model in 16 bits are computed from its logits in float32, as by vLLM.
+  lm-eval leaves them in 16 bits, so that choices of many tokens tie (`test_outcomes`).
 - Of the model's own generation settings, only the tokens that end an answer count.
 """
 
@@ -55,6 +57,9 @@ class HfModel(HFLM):  # type: ignore[misc]
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
+        if self.model.dtype.itemsize < 4:
+            # Else a sum of log-likelihoods is rounded to it: of 60 nats in bfloat16 to quarters.
+            self.softmax_dtype = torch.float32
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         token_ids = {name: getattr(self.model.generation_config, name) for name in names}
         self.model.generation_config = GenerationConfig(**token_ids)

@@ -61,6 +61,10 @@ def is_batch_invariant() -> bool:
     return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0") and not is_cpu_build()
 
 
+_set_here = dict[str, str]()
+"""Variables of the environment that depend on an engine's options, as the last engine set them."""
+
+
 def prepare_vllm(options: EngineOptions) -> None:
     """Set what vLLM reads from the environment, then import it. Call before lm-eval's class.
 
@@ -75,7 +79,7 @@ def prepare_vllm(options: EngineOptions) -> None:
         # In-process: as a server, three processes import vLLM, which takes longer than the task.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # The default asks for nearly all of the machine's memory.
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
+        _set_unless_users("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
     try:
         if not is_cpu_build() and _supports_batch_invariance():
             # Two equal models need not answer alike without it.
@@ -90,8 +94,18 @@ def prepare_vllm(options: EngineOptions) -> None:
         from vllm.utils.cpu_resource_utils import get_visible_memory_node
 
         # vLLM gives every worker a NUMA node of its own, and refuses to start with too few.
-        if options.gpus > len(get_visible_memory_node()):
-            os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        is_short = options.gpus > len(get_visible_memory_node())
+        _set_unless_users("VLLM_CPU_OMP_THREADS_BIND", "nobind" if is_short else None)
+
+
+def _set_unless_users(name: str, value: str | None) -> None:
+    """Set a variable, or with None take it back, unless its value is not from here."""
+    if os.environ.get(name) != _set_here.get(name):
+        return
+    _set_here.pop(name, None)
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = _set_here[name] = value
 
 
 def explain_start(error: Exception, model: Path, options: EngineOptions) -> str:

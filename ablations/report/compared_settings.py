@@ -176,7 +176,7 @@ def _protocol(run: Run, tasks: Sequence[str]) -> dict[str, str]:
         "--dtype": evaluate.options.dtype,
         "the level of the intervals": f"{evaluate.level:g}",
         "--max-model-len": str(evaluate.options.max_model_len or "the model's"),
-        "the protocol": str(evaluate.overrides() or "the tasks' own"),
+        "the protocol": evaluate.overrides_text or "the tasks' own",
     }
     for task in tasks:
         evaluation = evaluations[task]

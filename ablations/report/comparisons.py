@@ -31,6 +31,7 @@ from ablations.statistics.means_and_p_values import (
 from ablations.study.grouping import StudyModel
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.wording import kind_text, merge_text, setting_key
+from ablations.tasks.names import language_name, task_name
 
 BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "no relevant difference", "cannot tell"
 """Verdicts. ``no relevant difference``: both one-sided tests are inside the study's margin."""
@@ -343,16 +344,25 @@ def _compare(
 def _over_languages(
     rows: Sequence[TaskComparison], primary: Mapping[str, Sequence[str]], study: Study
 ) -> Iterator[TaskComparison]:
-    """Yield the mean of a contrast over languages, each by its first primary task."""
-    by_language: dict[str, TaskComparison] = {}
-    for row in rows:
-        if row.task in primary[row.language] and row.difference is not None:
-            by_language.setdefault(row.language, row)
+    """Yield the mean of a contrast over languages, each by its first primary task.
+
+    These must be one benchmark by their names, and have one metric.
+    """
+    by_language = {
+        row.language: row
+        for row in rows
+        if row.task in primary[row.language][:1] and row.difference is not None
+    }
     firsts = [*by_language.values()]
-    is_one_metric = len({row.metric for row in firsts}) == 1
-    if len(firsts) > 1 and is_one_metric and any(row.p is not None for row in firsts):
+    kinds = {(row.metric, _without_language(row)) for row in firsts}
+    if len(firsts) > 1 and len(kinds) == 1 and any(row.p is not None for row in firsts):
         task = f"mean of {len(firsts)} languages"
         yield _clustered([*by_language.items()], study, task=task, language="all")
+
+
+def _without_language(row: TaskComparison) -> str:
+    """Return a task's name in words but for the language of its comparison."""
+    return task_name(row.task).replace(language_name(row.language), "")
 
 
 def _over_bases(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -69,7 +70,7 @@ def examples_markdown(examples: Sequence[TaskExamples]) -> list[str]:
         "All others: `layerswap answers RUN:MODEL --task TASK`.",
     ]
     for task in examples:
-        lines += ["", f"<details><summary>{markdown_text(task.task)}</summary>"]
+        lines += ["", f"<details><summary>{html.escape(visible(task.task))}</summary>"]
         for title, items in task.kinds:
             lines += ["", f"**{title}**"]
             for item in items:

@@ -97,13 +97,14 @@ def facts(run: Run) -> dict[str, str]:
         "engine": ", ".join(sorted({cell.backend for cell in run.cells})),
         "layers of the model": "" if run.head.num_layers is None else str(run.head.num_layers),
         "dtype of the engine": evaluate.options.dtype,
-        "items per task": _items_text(evaluate),
+        "items per task": items_text(evaluate),
+        "in place of the tasks' own settings": evaluate.overrides_text,
         "versions": ", ".join(f"{name} {text}" for name, text in run.head.versions.items()),
     }
     return {name: text for name, text in texts.items() if text}
 
 
-def _items_text(evaluate: EvaluationSettings) -> str:
+def items_text(evaluate: EvaluationSettings) -> str:
     """Return which items of a task were answered."""
     of = " of those listed in run.json" if evaluate.items else ""
     return f"all{of}" if evaluate.limit is None else f"the first {evaluate.limit}{of}"

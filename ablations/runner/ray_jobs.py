@@ -14,7 +14,7 @@ from ablations.runner.jobs import Board
 from ablations.runner.work import Job
 from ablations.runner.worker import evaluate_claimed
 from ablations.runs.records import RUN_FILE
-from layerswap_method.errors import InputError, first_line
+from layerswap_method.errors import InputError, LayerSwapError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
 
     Raises:
         InputError: where ray is not installed, no cluster answers, or a node lacks the folder.
+        LayerSwapError: where workers end again and again before they have begun.
     """
     ray = _connected(address)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -54,6 +55,7 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
     # A process per worker: an engine leaves nothing behind for the next one.
     remote = ray.remote(max_calls=1, max_retries=0)(_work).options(**needs)
     workers = {remote.remote(job) for _ in range(count)}
+    spare = len({cell.weights_key for cell in job.cells}) + count
     show_step(Step("starting engines on the cluster"))
     try:
         while workers:
@@ -68,7 +70,11 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
                 except ray.exceptions.RayTaskError as error:  # it has raised: so would another
                     raise error.as_instanceof_cause() from error
                 except ray.exceptions.RayError as error:
-                    logger.warning("  a worker went away (%s)", first_line(error))
+                    why = first_line(error)
+                    if not spare:
+                        raise LayerSwapError(f"no engine can be started: {why}") from error
+                    logger.warning("  a worker went away (%s)", why)
+                    spare -= 1
                     workers.add(remote.remote(job))
     finally:
         for worker in workers:

@@ -131,7 +131,7 @@ def dry_run(study: str, options: RunOptions) -> tuple[str, StudyPlan]:
         InputError: with every problem of the study, or for a folder that is another's.
     """
     file, out = open_study(study, options)
-    check_folder(out, file.study.name, dry=True)
+    check_folder(out, file.study.name, answers_folder(options, out), dry=True)
     plan = plan_of_run(file, options, out, dry=True)
     cells = selected(plan.cells, options.only)
     left = records.unfinished_records(out, cells)
@@ -158,7 +158,7 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
-    check_folder(out, file.study.name)
+    check_folder(out, file.study.name, answers_folder(options, out))
     plan = plan_of_run(file, options, out)
     records.remove_damaged(out, {key for cell in plan.cells for key in cell.record_keys.values()})
     cells = selected(plan.cells, options.only)
@@ -271,8 +271,10 @@ def _start(options: RunOptions, gpus: int) -> Start:
     return functools.partial(in_processes, jobs=options.jobs, gpus=gpus)
 
 
-def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
+def check_folder(out: Path, name: str, answers: Path, *, dry: bool = False) -> None:
     """Check that `out` may hold a run of the study `name`, and be written unless it is `dry`.
+
+    `answers` is the folder of its stored answers, which an earlier call may have begun in it.
 
     Raises:
         InputError: when it holds something else, or cannot be a folder.
@@ -288,8 +290,8 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
         out, fault = there, "you have no permission to write there"
     elif head is not None and head.study.name != name:
         fault = f"holds a run of the study {head.study.name!r}, not of {name!r}"
-    elif head is None and (others := sorted(path.name for path in out.glob("[!.]*"))):
-        fault = f"is not empty ({others[0]}) and is not a run folder"
+    elif head is None and (others := {*out.absolute().glob("[!.]*")} - {answers}):
+        fault = f"is not empty ({min(others).name}) and is not a run folder"
     elif head is not None and holds_copy(out) and load_run(out).cells:
         fault = "is a copy for readers, without records"
     if fault:
@@ -374,6 +376,12 @@ def _no_longer_shown(earlier: records.RunFile, head: records.RunFile, out: Path)
 
 
 def _portable_source(source: str, out: Path) -> str:
-    """Return where an expert is, its folders as seen from `out`."""
-    parts = source.split("+")
-    return "+".join(os.path.relpath(p, out) if Path(p).is_absolute() else p for p in parts)
+    """Return where an expert is, its folders as seen from `out`; a link keeps its own name."""
+    out = out.resolve()
+
+    def seen(part: str) -> str:
+        path = Path(part)
+        is_here = path.is_absolute()
+        return os.path.relpath(path.parent.resolve() / path.name, out) if is_here else part
+
+    return "+".join(map(seen, source.split("+")))

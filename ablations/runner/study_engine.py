@@ -144,12 +144,14 @@ class StudyEngine:
         plan, folder = self.plan, work.cell.donor or self.plan.base.folder
         if folder not in self._contexts:
             self._contexts[folder] = context_of(str(folder))
-        settings = {
+        settings: dict[str, Any] = {
             "backend": plan.backend,
             "options": plan.options.of_backend(plan.backend).identity(),
             "context": plan.options.max_model_len or self._contexts[folder],
             "versions": backend_versions(plan.backend),
         }
+        if plan.backend == "hf":
+            settings["likelihoods"] = "float32"  # answers from before were in the model's dtype
         name = work.task.replace("/", "_")
         path = self.answers_folder / work.cell.weights_key / f"{name}.jsonl"
         settings_hash = hash_settings(work.resolved.request, settings)
@@ -251,7 +253,8 @@ class StudyEngine:
     ) -> dict[str, Any]:
         """Return how an evaluation came about, without places of this machine."""
         prompts = store_prompts(self.answers_folder, work.task, evaluation.samples)
-        texts = [os.path.relpath(path, self.out) for path in (answer_file.path, prompts)]
+        out = self.out.resolve()  # a reader follows a link of the folder before `..`
+        texts = [os.path.relpath(path.resolve(), out) for path in (answer_file.path, prompts)]
         names = {place: expert.name for place, expert in self.models_by_reference.items()}
         return {**with_references(weights, names), "texts": texts}
 

@@ -4,4 +4,4 @@
 `ablations.tasks`: raise it in the change that alters a score. It is part of what identifies one.
 """
 
-SCORING_VERSION = 3
+SCORING_VERSION = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import Field, StrictBool, StrictStr, model_validator
@@ -148,3 +149,11 @@ class EvaluationProtocol(Described):
             if value is not None:
                 settings[name] = value
         return settings
+
+    @property
+    def overrides_text(self) -> str:
+        """`overrides` in a line, each as ``--set`` and a study's ``evaluate:`` take it."""
+        return ", ".join(
+            f"{name}: {json.dumps(value, ensure_ascii=False)}"
+            for name, value in self.overrides().items()
+        )

@@ -138,7 +138,7 @@ def _opened(study: str | Mapping[str, Any], options: RunOptions) -> tuple[StudyF
     if options.out is None:
         out = out.parent / "search" / out.name
     if read_search(out) is None:
-        check_folder(out, file.study.name)
+        check_folder(out, file.study.name, answers_folder(options, out))
     return with_comparators(file), out
 
 

@@ -270,5 +270,6 @@ def folder_words(settings: Mapping[str, Any]) -> list[str]:
         if not {key.partition(".")[0], name} & set(_SAME_SCORES):
             text = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{name}-{value}").strip("-")
             hashed = f"{name}-{fingerprint_of(value=value)[:8]}".replace("_", "-")
-            words.append(text if len(text) <= _LONGEST else hashed)
+            is_told = len(text) <= _LONGEST and str(value).isascii()  # others would lose letters
+            words.append(text if is_told else hashed)
     return words

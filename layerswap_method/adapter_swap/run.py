@@ -22,7 +22,7 @@ from layerswap_method.methods.table import merge_models
 from layerswap_method.output import PLAN_FILE, check_output, claim_output, output_folder
 from layerswap_method.progress import Log
 from layerswap_method.recipe.pinned import commits, with_commits
-from layerswap_method.recipe.references import Model
+from layerswap_method.recipe.references import Model, is_there
 from layerswap_method.write.files import write_json, write_synced_text
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ def swap_adapters(
             log(f"dtype {dtype} is for merged weights; the adapter has its experts'")
         from safetensors.torch import save
 
-        base_name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
-        base_name = os.path.expanduser(base_name)  # noqa: PTH111 - peft does not
+        reference = str(recipe.base_model).partition("+")[0]
+        reference = os.path.expanduser(reference)  # noqa: PTH111 - peft does not
+        hub_id, _, revision = reference.partition("@")
+        base_name, revision = (reference, "") if is_there(reference) else (hub_id, revision)
         origin = {"base_model_name_or_path": base_name, "revision": revision or None}
         (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(adapter.tensors), {"format": "pt"}))
         write_json(folder / ADAPTER_CONFIG, {**origin, **adapter.config})

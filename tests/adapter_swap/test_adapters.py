@@ -302,6 +302,15 @@ def call(document, tmp_path, *more, out="out"):
     return layerswap("swap-adapters", file, "--out", tmp_path / out, *more)
 
 
+def test_an_at_sign_in_the_path_of_the_base_is_no_revision(document, base, tmp_path):
+    dated = shutil.copytree(base, tmp_path / "base@2024-10")
+    document = json.loads(json.dumps(document).replace(str(base), str(dated)))
+    result = call(document, tmp_path)
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "out" / CONFIG).read_text())
+    assert (config["base_model_name_or_path"], config["revision"]) == (str(dated), None)
+
+
 def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(base.parent))  # peft does not read ~
     document = json.loads(json.dumps(document).replace(str(base), f"~/{base.name}"))

@@ -1,10 +1,12 @@
 """Engines before they start: which, with what options, and when answers are equal."""
 
 import importlib.metadata
+import os
 import re
 import sys
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -149,6 +151,23 @@ def test_a_start_that_failed_says_what_memory_there_was(free, total, share, said
     options = EngineOptions(gpu_memory_utilization=share)
     found = vllm_engine.memory_of_a_start(int(16.1e9), int(free * 1e9), int(total * 1e9), options)
     assert said in found
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not vllm_engine.is_cpu_build(), reason="vLLM's CPU build is not installed")
+def test_a_second_engine_of_a_process_gets_its_own_cache(monkeypatch):
+    """As after the warning that says to raise it; what the user has set stays."""
+    name = "VLLM_CPU_KVCACHE_SPACE"
+    monkeypatch.setattr(vllm_engine, "_set_here", {})
+    with mock.patch.dict(os.environ):
+        os.environ.pop(name, None)
+        for given in (1, 2):
+            vllm_engine.prepare_vllm(EngineOptions(kv_cache_gib=given))
+            assert os.environ[name] == str(given)
+        os.environ[name] = "7"
+        vllm_engine.prepare_vllm(EngineOptions(kv_cache_gib=3))
+        assert os.environ[name] == "7"
 
 
 @pytest.mark.vllm

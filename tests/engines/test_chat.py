@@ -52,6 +52,17 @@ def talker(tmp_path_factory):
     return folder
 
 
+def test_a_template_that_came_or_changed_is_read(tmp_path):
+    """In one process, as in a notebook: a merge written again, or the file that an error asks."""
+    folder = write_model(tmp_path / "model")
+    with pytest.raises(InputError, match="has no chat template"):
+        chat_template(folder)
+    for text in ("A {{ messages[0]['content'] }}", "B {{ messages[0]['content'] }}"):
+        (folder / "chat_template.jinja").write_text(text)
+        assert chat_template(folder) == text
+        assert chat_tokenizer(folder).chat_template == text
+
+
 def ask(model, folder, protocol, backend="hf", **changes):
     given = {"tasks": ("words_generate",), "limit": 4, **changes}
     request = EvaluationRequest(include_path=folder, **{**dict(protocol), **given})

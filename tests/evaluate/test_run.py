@@ -159,6 +159,13 @@ def test_the_default_folder_tells_what_is_no_default(model, settings, name):
     assert str(default_folder(model, "hf", settings)) == f"runs/evaluate/{name}"
 
 
+def test_texts_of_other_scripts_have_folders_of_their_own():
+    texts = ("日本語で答えてください", "বাংলায় উত্তর দাও", "Réponds", "Rponds")
+    folders = {default_folder("m", "hf", {"system_instruction": text}) for text in texts}
+    assert len(folders) == len(texts)
+    assert all(str(folder).isascii() for folder in folders)
+
+
 def test_a_folder_has_one_name_however_it_is_written(tmp_path, monkeypatch):
     (tmp_path / "models" / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -402,6 +409,20 @@ def test_the_table_fits_a_terminal_of_80_columns():
     assert all(word in table for word in name.split())
     head, *_ = render_table5("math-expert", (), done).splitlines()
     assert head.split() == ["Task", "math-expert", "items"]
+
+
+def test_a_score_on_a_scale_to_100_is_shown_as_it_is():
+    """As TruthfulQA's: its generated answers are scored by several metrics, none a share."""
+    values = {"bleu_max": 23.4, "rouge1_max": 45.1, "bleu_diff": -3.2}
+    scores = [
+        score("truthfulqa_gen", 0, metric).model_copy(
+            update={"value": value, "is_share": False, "interval": None}
+        )
+        for metric, value in values.items()
+    ]
+    table = render_table5("m", (), {"truthfulqa_gen": evaluation(*scores)})
+    assert "23.400" in table
+    assert "rouge1_max 45.100, bleu_diff -3.200" in table
 
 
 def test_rows_are_as_in_the_paper():

@@ -3,17 +3,21 @@
 import os
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import eval_results_to_model_index
 from safetensors.torch import load_file, save_file
 
 from ablations.evaluate import evaluate_model
+from ablations.hub_card import model_index, score_section
 from ablations.report.compare_models import compare_models
 from ablations.runner.run import RunOptions
 from ablations.runs.run import load_run
+from ablations.scoring.protocol import GenKwargs
 from layerswap_method import __version__
 from tests.standins import merging
 from tests.standins.command import output_of, told
@@ -136,6 +140,45 @@ def test_scores_stand_in_the_table_and_the_index_while_the_model_is_the_same(mer
         assert "layerswap evaluate" in said
     finally:
         config.write_text(before)
+
+
+def test_two_languages_of_one_data_set_are_two_of_the_index(scored):
+    (cell,) = load_run(scored).cells
+    record = next(each for each in cell.task_records if each.task == TASK)
+    score = record.evaluation.scores[0]
+    scores = [score, score.model_copy(update={"task": "layerswap_mgsm_en", "value": 0.7})]
+    evaluation = record.evaluation.model_copy(update={"scores": tuple(scores)})
+    records = (record.model_copy(update={"evaluation": evaluation}),)
+    found = model_index(cell.model_copy(update={"task_records": records}))
+    (model,) = eval_results_to_model_index("mine", found)
+    told = {one["dataset"]["name"]: one["metrics"] for one in model["results"]}
+    assert {name: [metric["value"] for metric in metrics] for name, metrics in told.items()} == {
+        TASK: [round(100 * score.value, 2)],
+        "layerswap_mgsm_en": [70.0],
+    }
+
+
+def test_the_card_says_how_the_model_was_asked(scored):
+    run = load_run(scored)
+    (cell,) = run.cells
+    plain = score_section(cell, run)
+    assert "In place of the tasks' own settings" not in plain
+    assert "up to 1024 tokens" in plain
+    asked = {
+        "apply_chat_template": True,
+        "gen_kwargs": GenKwargs(temperature=0.6, max_gen_toks=2048),
+        "limit": 3,
+    }
+    evaluate = run.study.evaluate.model_copy(update=asked)
+    head = run.head.model_copy(
+        update={"study": run.study.model_copy(update={"evaluate": evaluate})}
+    )
+    text = score_section(cell, replace(run, head=head)).replace("\\", "")  # Markdown's
+    assert "up to 2048 tokens" in text
+    assert "up to 1024 tokens" not in text
+    assert 'settings: apply_chat_template: true, fewshot_as_multiturn: true, gen_kwargs: {"' in text
+    assert '"temperature": 0.6' in text
+    assert "Items of each task that were used: the first 3." in text
 
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.content }}{% endfor %}"])

@@ -157,6 +157,30 @@ def test_every_planned_comparison_counts(tmp_path):
     assert result.alpha == pytest.approx(0.05 / 8)
 
 
+def test_a_comparison_is_planned_in_the_languages_of_its_experts(tmp_path):
+    """As its report has it: none on a German task of models with the Swahili expert."""
+    codes = {"swahili": "sw", "german": "de"}
+    changes = {
+        "experts": {"task": ["math"], "language": {code: [name] for name, code in codes.items()}},
+        "evaluate": {"languages": {code: [f"layerswap_mgsm_{code}"] for code in codes.values()}},
+        "baseline": ["soup"],
+        "vary": [{"experts.language": name} for name in codes],
+    }
+    file = write_yaml(tmp_path / "study.yml", study_document(**changes))
+    table = power_of(str(file), items=100).table
+    assert {*table["task"]} == {"layerswap_mgsm_sw", "layerswap_mgsm_de"}
+    assert all(
+        (name in first) == task.endswith(code)
+        for first, task in zip(table["first"], table["task"], strict=True)
+        for name, code in codes.items()
+    )
+    bare = {"recipe": None, "vary": None, "baseline": ["base", "task_expert", "language_expert"]}
+    file = write_yaml(tmp_path / "bare.yml", study_document(**{**changes, **bare}))
+    rows = power_of(str(file), items=100).table
+    pairs = [*zip(rows["first"], rows["second"], rows["task"], strict=True)]
+    assert sum({*pair[:2]} == {"task expert", "base"} for pair in pairs) == 1, pairs
+
+
 def test_a_study_with_a_search_has_the_power_of_what_it_reports(tmp_path):
     search = {"report": "words", "share": 0.3}
     file = write_yaml(tmp_path / "study.yml", study_document(search=search))

@@ -366,6 +366,33 @@ def test_languages_with_other_metrics_have_no_mean(tmp_path):
     assert not compared(write_run(tmp_path, study, level, items=30))["clusters"].any()
 
 
+@pytest.mark.parametrize(
+    ("sw", "te", "number"),
+    [
+        (["mgsm_sw"], ["mgsm_te"], 2),
+        (["mgsm_sw"], ["global_mgsm_te"], 0),  # as for a language that MGSM lacks
+        (["belebele_sw", "mmlu_sw"], ["belebele_te", "mmlu_te"], 0),  # one of which did not run
+    ],
+)
+def test_a_mean_over_languages_is_of_one_benchmark(sw, te, number, tmp_path):
+    languages = {"sw": sw, "te": te}
+    experts = {"task": ["math"], "language": {code: [f"{code}_1"] for code in languages}}
+    primary = {"tasks": [*sw, *te]}
+    study = study_of(
+        experts=experts,
+        baseline=["soup"],
+        evaluate={"languages": languages},
+        report={"primary": primary},
+    )
+    run = write_run(tmp_path, study, level, items=30)
+    for cell in run.cells:
+        for record in cell.task_records:
+            if record.task == "belebele_sw":
+                (run.path / "records" / f"{record.key}.jsonl").unlink(missing_ok=True)
+    frame = compared(load_run(run.path))
+    assert sorted({*frame["clusters"]} - {0}) == [number] * bool(number)
+
+
 def test_the_best_of_several_settings_is_all_of_them(tmp_path):
     vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
     for primary, number in (

@@ -9,6 +9,7 @@ import pytest
 
 from ablations.engines.task_loading import check_data
 from ablations.runner import run as runner
+from ablations.runner.run import check_folder
 from ablations.study.cells import missing_tasks
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
@@ -58,6 +59,15 @@ def test_out_that_can_hold_no_run(tmp_path, run, out, message, options):
     before = sorted(tmp_path.rglob("*"))
     refused(run("--out", str(tmp_path / out), *options), message)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_answers_that_a_call_before_began_in_its_folder_are_its_own(tmp_path):
+    """Hashes of weights are stored there before anything can stop the call."""
+    out = tmp_path / "out"
+    (out / "answers").mkdir(parents=True)
+    check_folder(out, "small", out / "answers")
+    with pytest.raises(InputError, match=r"out: is not empty \(answers\)"):
+        check_folder(out, "small", tmp_path / "answers")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 import re
 import threading
 
@@ -12,7 +13,7 @@ from ablations.runner.jobs import Board
 from ablations.runner.ray_jobs import on_cluster
 from ablations.runner.work import Job
 from ablations.runs.records import RUN_FILE
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 from tests.runner.fakes import (
     RAISES,
     FakeEngine,
@@ -97,6 +98,19 @@ def test_a_failed_cell_is_not_tried_again_and_progress_is_told(tmp_path, out, cl
 def test_a_folder_that_a_node_does_not_see_is_said(tmp_path, cluster):
     with pytest.raises(InputError, match="choose an --out that all nodes of the cluster share"):
         run(tmp_path, make_cells(1), start=on(cluster, 1))
+
+
+class EndsItsWorker(FakeEngine):
+    """An engine at whose sight a worker's process ends, as one that a driver does not fit."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+@pytest.mark.slow
+def test_workers_that_end_before_they_begin_are_not_replaced_for_ever(out, cluster):
+    with pytest.raises(LayerSwapError, match="no engine can be started: "):
+        run(out, make_cells(1), EndsItsWorker(), start=on(cluster, 1))
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:70000"])

@@ -4,15 +4,17 @@ import hashlib
 import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
-from ablations.runner.run import RunOptions, open_study, write_plan
+from ablations.runner.run import RunOptions, open_study, run_study, write_plan
 from ablations.runs.changed_tasks import changed_tasks
+from ablations.runs.examples import read_examples
 from ablations.runs.run import load_run
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from tests.runner.fakes import run
-from tests.standins.studies import study_document, write_yaml
+from tests.standins.studies import study_document, write_study, write_yaml
 
 
 def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts, monkeypatch):
@@ -33,6 +35,23 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts,
     assert text.startswith("words: its file, its data or its scoring has changed since this run.")
     file.rename(tmp_path / "words.yaml")  # as with a folder of tasks that is not that of before
     assert [*changed_tasks(load_run(out))] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_texts_are_found_where_the_run_folder_is_a_link(tmp_path):
+    """To a folder of another depth, as a scratch disk: a reader follows the link before `..`."""
+    study, experts = write_study(tmp_path / "study", baseline=["base"])
+    scratch, out = tmp_path / "scratch" / "of" / "mine", tmp_path / "runs" / "small"
+    for folder in (scratch, out.parent):
+        folder.mkdir(parents=True)
+    out.symlink_to(scratch)
+    options = RunOptions(
+        out=out, experts=experts, backend="hf", only=("kind=base",), answers=out.parent / "answers"
+    )
+    run_study(str(study), options)
+    assert read_examples(out)
+    experts = load_run(out).head.experts
+    assert (out / experts["base"]).samefile(tmp_path / "study" / "base")
 
 
 def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):

@@ -1,6 +1,7 @@
 """How each request went, against transformers asked directly; and with vLLM the same."""
 
 import shutil
+from contextlib import closing
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import yaml
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ablations.engines.hf_model import HfModel
+from ablations.engines.stored_answers_lm import TextPair
 from ablations.scoring.evaluation import EvaluationRequest
 from tests.engines.backends import BACKENDS, VLLM
 from tests.standins.fresh_engines import evaluate_cold
@@ -127,6 +130,21 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(whole, short, directly)
     assert [sample.values["truncated"] for sample in samples] == expected
     # The records keep the whole prompt.
     assert samples[0].prompt_hash == whole.samples_of("words_long")[0].prompt_hash
+
+
+def test_a_likelihood_of_many_tokens_is_not_rounded_to_the_models_16_bits(tmp_path):
+    """Sums of about 200 nats came in steps of 1: choices tied, and the first of them was taken."""
+    folder = write_model(tmp_path / "model", seed=5, dtype=torch.bfloat16)
+    network = AutoModelForCausalLM.from_pretrained(folder)
+    context, found = [1, 5], {}
+    choices = [[4 + (n * step) % 24 for n in range(1, 61)] for step in (1, 5, 7, 11)]
+    with closing(HfModel(str(folder), OPTIONS.model_copy(update={"dtype": "auto"}))) as model:
+        model.score([TextPair(context, choice) for choice in choices], found.__setitem__)
+    for place, choice in enumerate(choices):
+        with torch.no_grad():
+            logits = network(torch.tensor([[*context, *choice]])).logits[0, 1:-1].double()
+        exact = logits.log_softmax(-1).gather(1, torch.tensor(choice)[:, None]).sum().item()
+        assert found[place][0] == pytest.approx(exact, abs=0.01)
 
 
 @pytest.fixture(scope="module")

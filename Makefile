@@ -135,7 +135,7 @@ test: venv
 test-slow: venv
 	$(PYTEST) $(PARALLEL) -m "slow and not vllm and not gpu"
 
-test-all: ray test test-slow test-vllm
+test-all: ray smol test test-slow test-vllm
 
 check: check-static test
 

@@ -121,10 +121,10 @@ class TaskFingerprints:
             return _hash_local(str(self._data_dir))
         folders: tuple[str, ...] = (benchmark, "")
         pattern = "{}_*"
-        if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
-            folders, pattern = (benchmark, "mgsm"), "*{}[._]t*"
-        if benchmark == "msvamp":  # the same; MGSM's files may be in the folder itself
+        if benchmark in ("mgsm_rev2", "msvamp"):  # MGSM's exemplars, maybe in the folder itself
             folders = (benchmark, "mgsm", "")
+        if benchmark == "mgsm_rev2":
+            pattern = "*{}[._]t*"
         hashes = []
         for folder in (self._data_dir / name for name in folders):
             files = {file for code in codes for file in folder.glob(pattern.format(code))}

@@ -222,6 +222,8 @@ def with_comparators(file: StudyFile) -> StudyFile:
         problems.append("it has no recipe and vary: nothing to choose from")
     if any(name.startswith(EXPERTS) for setting in study.settings() for name in setting):
         problems.append(f"vary has {EXPERTS}...: a search chooses a setting, for all its experts")
+    if study.evaluate.items:
+        problems.append("evaluate.items: a search divides the items itself; write evaluate.limit")
     if len(languages := {*study.experts.languages().values()}) > 1:
         problems.append(
             f"it has experts of {', '.join(sorted(languages))}; a search is for one language"

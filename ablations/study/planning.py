@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ from ablations.study.identity import (
 from ablations.study.names import with_names
 from ablations.study.needed_files import fetch_needed_files, needed_files
 from ablations.study.schema import EXPERTS, ROLES, Study
-from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 from layerswap_method.hub.downloads import Downloads, Need, download_choice
 from layerswap_method.recipe.references import is_folder, named_models, resolve_from
@@ -249,6 +250,7 @@ def _check_files(
     resolved = _tried(problems, tasks_by_language, study, isolation)
     if resolved is not None:
         problems += _primary_problems(study, resolved.values())
+        problems += _item_problems(study, resolved.values())
         _tried(problems, _check_metric, study, resolved.values())
     hub = Downloads(download_choice(download), headers_only=dry)
     source = None if problems else hub
@@ -268,6 +270,20 @@ def _primary_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterat
     for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
         why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
         yield f"report.primary.tasks: {name!r} is not evaluated{why}"
+
+
+def _item_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterator[str]:
+    """Yield which tasks of `evaluate.items` are not evaluated, and which list an item twice."""
+    entries = list(resolved)
+    tasks = {task for entry in entries for task in (*entry.tasks, *entry.skipped)}
+    groups = {name: group.members for entry in entries for name, group in entry.groups.items()}
+    for name, rows in study.evaluate.items.items():
+        if name in groups:
+            yield f"evaluate.items: {name} is a group; name its tasks: {name_list(groups[name])}"
+        elif name not in tasks:
+            yield f"evaluate.items: {name!r} is not evaluated{nearest(name, sorted(tasks))}"
+        if twice := [row for row, count in Counter(rows).items() if count > 1]:
+            yield f"evaluate.items: {name} has item {twice[0]} more than once"
 
 
 def _check_metric(study: Study, resolved: Iterable[ResolvedTasks]) -> None:

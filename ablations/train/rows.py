@@ -417,6 +417,7 @@ def _tokenize(
     """Return the tokens of what `split_row` returns."""
     ids: list[int] = []
     labels: list[int] = []
+    parts = [(text, is_learned) for text, is_learned in parts if text]  # plain text has no prompt
     for number, (text, is_learned) in enumerate(parts):
         part_ids = (following_tokens if number else prompt_tokens)(tokenizer, text)
         ids += part_ids

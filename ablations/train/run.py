@@ -351,7 +351,8 @@ def _write_expert(config: TrainConfig, base: Expert, checkpoint: Path, out: Path
         if is_adapter:
             document = json.loads((checkpoint / ADAPTER_CONFIG).read_text(encoding="utf-8"))
             if not is_folder(config.base):  # an id, which other machines have too
-                document["base_model_name_or_path"] = config.base.partition("@")[0]
+                hub_id, _, revision = base.source.partition("@")
+                document |= {"base_model_name_or_path": hub_id, "revision": revision or None}
             write_text(temporary / ADAPTER_CONFIG, json.dumps(document, indent=2) + "\n")
         else:
             copy_donor_files(base.folder, temporary, "float32")

@@ -45,6 +45,7 @@ from ablations.train.memory import (
 from ablations.train.model import ends_of_answers, load_base
 from ablations.train.regimes import ADAPTERS
 from ablations.train.rows import (
+    IGNORED,
     Conversation,
     Tokens,
     collate,
@@ -112,6 +113,19 @@ def _on_cpu() -> bool:
     """Return whether the CPU trains: no other device, or `accelerate launch --cpu` says so."""
     is_chosen = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "on")
     return is_chosen or not torch.accelerator.is_available()
+
+
+def _fillers(rows: Sequence[Tokens], at_once: int) -> list[Tokens]:
+    """Return rows without loss that fill up the last round of several processes.
+
+    accelerate fills it with the first rows, which would be learned twice.
+
+    Args:
+        rows: all, of `encode_rows`.
+        at_once: rows of a round, those of all processes.
+    """
+    empty: Tokens = {"input_ids": rows[0]["input_ids"][:1], "labels": [IGNORED]}
+    return [empty] * (-len(rows) % at_once)
 
 
 def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
@@ -274,6 +288,9 @@ def train(
         except (ValueError, ImportError, AttributeError) as error:
             raise _refusal(config, error) from error
         trainer.remove_callback(PrinterCallback)
+        if trainer.model_accepts_loss_kwargs:  # a row without loss changes no mean over tokens
+            at_once = arguments.per_device_train_batch_size * processes().num_processes
+            trainer.train_dataset = [*encoded, *_fillers(encoded, at_once)]
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
         except Exception as error:

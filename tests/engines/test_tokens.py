@@ -2,6 +2,7 @@
 
 import itertools
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from lm_eval.api.instance import Instance
@@ -17,7 +18,7 @@ from ablations.models.tokens import following_tokens, pair_tokens, prompt_tokens
 from ablations.scoring.protocol import EvaluationProtocol
 from ablations.train.config import read_training_file
 from ablations.train.model import load_tokenizer
-from ablations.train.rows import IGNORED, collate, encode_rows
+from ablations.train.rows import IGNORED, _tokenize, collate, encode_rows
 from tests.engines.backends import BACKENDS
 from tests.standins.live_cells import OPTIONS
 from tests.standins.tasks import write_rows, write_task
@@ -197,6 +198,16 @@ def spaced_tokenizer(where):
     )
     tokenizer.train_from_iterator(["5", "a", "Answer:", "10"] * 9, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
+
+
+@pytest.mark.parametrize("where", SPACES)
+def test_a_text_without_a_prompt_is_learned_as_it_is_asked(where):
+    """As plain text that a language expert is trained on: its prompt is empty."""
+    tokenizer = spaced_tokenizer(where)
+    row = _tokenize([("", False), ("5 a", True)], tokenizer, SimpleNamespace(template="plain"))
+    asked = prompt_tokens(tokenizer, "5 a")
+    assert row["input_ids"] == asked
+    assert row["labels"] == [IGNORED, *asked[1:]]
 
 
 @pytest.mark.parametrize("where", SPACES)

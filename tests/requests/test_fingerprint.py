@@ -163,6 +163,7 @@ def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(tmp_path, monkey
         ("mgsm_sw", "mgsm/xx_test.jsonl", False),
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_sw.tsv", True),
         ("mgsm_rev2_sw", "mgsm/sw_train.jsonl", True),
+        ("mgsm_rev2_sw", "sw_train.jsonl", True),
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_de.tsv", False),
         ("msvamp_sw", "msvamp/sw_test.jsonl", True),
         ("msvamp_sw", "mgsm/sw_train.jsonl", True),

@@ -304,6 +304,10 @@ def test_an_item_that_reports_in_another_task_does_not_choose(tmp_path, places):
         ({"search": {"floors": {"choose_sw": 1}}}, "choose_sw is what chooses or reports"),
         ({"search": {"rounds": [20, 10]}}, r"must grow from round to round"),
         ({"search": {"share": 0.999}}, "would report; take more items"),
+        (
+            {"evaluate": {"tasks": ["choose_sw"], "items": {"choose_sw": [1, 2, 3]}}},
+            "evaluate.items: a search divides the items itself; write evaluate.limit",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_refused(changes, text, tmp_path, places):

@@ -137,6 +137,17 @@ def test_a_language_may_be_written_by_its_name(problem, plan, experts):
     assert "experts.language: sw is named twice, once by its name; write it once" in told
 
 
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ({"wrods": [0]}, "evaluate.items: 'wrods' is not evaluated; did you mean 'words'"),
+        ({"words": [1, 2, 1]}, "evaluate.items: words has item 1 more than once"),
+    ],
+)
+def test_items_of_a_task_that_is_not_asked_are_refused(problem, experts, items, text):
+    assert text in problem(experts, evaluate={"tasks": ["words"], "items": items})
+
+
 def test_primary_tasks_may_have_lang(plan, experts):
     report = {"primary": {"tasks": ["words_{lang}"]}}
     evaluate = {"tasks": ["words_{lang}", "words"]}

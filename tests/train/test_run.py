@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import BatchSampler, SequentialSampler
 
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.models.find import find_model
@@ -28,7 +30,9 @@ from ablations.train.folder import (
     whole_checkpoints,
     write_training_record,
 )
+from ablations.train.rows import IGNORED
 from ablations.train.run import token_lines
+from ablations.train.trainer import _fillers
 from layerswap_method.errors import LayerSwapError
 from tests.kills import ENVIRONMENT, kill_when, start
 from tests.standins.command import layerswap
@@ -309,6 +313,19 @@ def test_a_base_beside_the_training_file_is_taken_and_an_adapter_is_named_with_i
     assert f"{tmp_path / 'base'}: cannot load" in call(file, Path("y"), "base=base").output
 
 
+def test_an_adapter_names_the_commit_of_its_base_of_the_hub(tmp_path, base, rows, monkeypatch):
+    """By which peft's AutoPeftModel loads it: the newest may have other weights."""
+    folder = tmp_path / "hub" / "models--org--base"
+    shutil.copytree(base, folder / "snapshots" / "0123abc")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0123abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    run(write_config(tmp_path / "c.yml", "org/base", rows, regime="lora"), tmp_path / "out")
+    document = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    named = document["base_model_name_or_path"], document["revision"]
+    assert named == ("org/base", "0123abc")
+
+
 def test_a_setting_that_failed_does_not_bind_the_folder(tmp_path, base, rows):
     config, out = write_config(tmp_path / "c.yml", base, rows), tmp_path / "out"
     assert call(config, out, "regime={kind: frozen, layers: '7'}").exit_code == 2
@@ -326,11 +343,22 @@ def test_micro_batches_do_not_change_what_is_learned(tmp_path, base, rows):
     assert distance(*after) < 1e-4 * distance(after[0], stored(base))
 
 
+def test_no_row_is_learned_twice_where_processes_do_not_divide_the_rows():
+    rows = [{"input_ids": [n], "labels": [n]} for n in range(10)]
+    filled = [*rows, *_fillers(rows, 8)]
+    learned = []
+    for process in range(2):
+        batches = BatchSampler(SequentialSampler(filled), 4, drop_last=False)
+        for batch in BatchSamplerShard(batches, 2, process):
+            learned += [n for at in batch for n in filled[at]["labels"] if n != IGNORED]
+    assert sorted(learned) == [*range(10)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("regime", ["full", "lora"])
-def test_accelerate_launch_with_two_processes(tmp_path, base, rows, regime):
-    save = {"save_strategy": "steps", "save_steps": 2}
-    config = write_config(tmp_path / "c.yml", base, rows, regime=regime, trainer=save)
+@pytest.mark.parametrize(("regime", "samples"), [("full", 16), ("lora", 16), ("full", 13)])
+def test_accelerate_launch_with_two_processes(tmp_path, base, rows, regime, samples):
+    more = {"trainer": {"save_strategy": "steps", "save_steps": 2}, "samples": samples}
+    config = write_config(tmp_path / "c.yml", base, rows, regime=regime, **more)
     programs = Path(sys.executable).parent
     if not (programs / "layerswap").is_file():
         pytest.skip("the package is not installed in this environment")

@@ -148,6 +148,7 @@ COMPREHENSION, TRANSLATION = "smol_comprehension_twins_es", "smol_translate_twin
 NEW_VERBS = "smol_math_twins_new_verbs_es"
 MGSM, MSVAMP = "layerswap_mgsm_es", "layerswap_msvamp_es"
 MGSM_JA, MGSM_EN = "layerswap_mgsm_ja", "layerswap_mgsm_en"
+MSVAMP_JA = "layerswap_msvamp_ja"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 USUAL = "real_model_layers:layer swap b=5 u=2"
@@ -166,6 +167,12 @@ def with_base(run, task):
     return {**swap_minus_parts(run, task), **experts}
 
 
+def without_base(run, task):
+    """Return what a swap is compared with, and one expert against the other."""
+    experts = compared(f"{run}:language expert", f"{run}:task expert", "exact_match", task)
+    return {**swap_minus_parts(run, task), "language expert minus math expert": experts}
+
+
 NUMBERS = {
     "Does a swap beat both experts and their average, in Spanish?": lambda: swap_minus_parts(
         "real_model"
@@ -177,12 +184,12 @@ NUMBERS = {
     "And with a second pair of experts?": lambda: with_base("qwen_math_es_2", MGSM),
     "Does it do so on MGSM in Japanese?": lambda: with_base("qwen_math_ja", MGSM_JA),
     "Does the swap keep math in English, on MGSM?": lambda: with_base("qwen_math_en", MGSM_EN),
-    "Does it do so on MSVAMP, with four times as many problems?": lambda: {
-        **swap_minus_parts("qwen_msvamp_es", MSVAMP),
-        "language expert minus math expert": compared(
-            "qwen_msvamp_es:language expert", "qwen_msvamp_es:task expert", "exact_match", MSVAMP
-        ),
-    },
+    "Does it do so on MSVAMP, with four times as many problems?": lambda: without_base(
+        "qwen_msvamp_es", MSVAMP
+    ),
+    "And on MSVAMP in Japanese, with the second pair?": lambda: without_base(
+        "qwen_msvamp_ja", MSVAMP_JA
+    ),
     "Does it beat other merges, and one model trained on the data of both experts?": lambda: {
         "swap minus weighted soup": swap_minus("real_model", "weighted soup"),
         "swap minus TIES": swap_minus("real_model", "TIES"),

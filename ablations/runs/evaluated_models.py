@@ -10,6 +10,7 @@ from ablations.drawing.text_table import list_table, wrapped
 from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.models.find import find_model
 from ablations.runs.cell_of_model import key_of_merge
+from ablations.runs.named_models import run_and_model
 from ablations.runs.records import RUN_FILE, CellRecord, is_round
 from ablations.runs.run import Run, load_run
 from ablations.study.identity import Fingerprints, checkpoint_key
@@ -194,6 +195,9 @@ def _key_by_recipe(folder: Path, fingerprints: Fingerprints) -> str | None:
 
 def _weights_key(name: str, fingerprints: Fingerprints) -> str | None:
     """Return the key of a model's weights; None for what is no model on this machine."""
+    folder, model_of_run = run_and_model(name)
+    if model_of_run is not None and is_folder(folder):
+        return None  # the folder of an adapter's run has a + in its name
     base = name.partition("+")[0]
     is_model = is_folder(name) and (Path(name) / "config.json").is_file()
     is_model = is_model or ("+" in name and not is_folder(name))

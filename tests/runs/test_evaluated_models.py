@@ -113,6 +113,15 @@ def test_of_several_runs_those_of_shared_settings_with_most_tasks_are_taken(here
     ]
 
 
+def test_a_model_of_the_run_of_an_adapter_is_no_adapter(here, models):
+    """Its folder has a + in its name, as `layerswap evaluate BASE+ADAPTER` writes it."""
+    place = here / "runs" / "evaluate" / "base+adapter" / "hf"
+    write_evaluation(place, "base", models[0])
+    assert places_of_models([f"{place}:base"]) == [f"{place}:base"]
+    relative = "runs/evaluate/base+adapter/hf:base"
+    assert places_of_models([relative]) == [relative]
+
+
 def test_a_model_without_a_run_says_how_to_get_one(here, models):
     write_evaluation(here / "runs" / "evaluate" / "one" / "hf", "base", models[0])
     with pytest.raises(InputError, match=r"no run in runs has a score .*layerswap evaluate .*two"):

@@ -288,8 +288,9 @@ def train(
         except (ValueError, ImportError, AttributeError) as error:
             raise _refusal(config, error) from error
         trainer.remove_callback(PrinterCallback)
-        if trainer.model_accepts_loss_kwargs:  # a row without loss changes no mean over tokens
-            at_once = arguments.per_device_train_batch_size * processes().num_processes
+        world = processes().num_processes
+        if world > 1 and trainer.model_accepts_loss_kwargs:  # its mean is over tokens with loss
+            at_once = arguments.per_device_train_batch_size * world
             trainer.train_dataset = [*encoded, *_fillers(encoded, at_once)]
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))

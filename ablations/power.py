@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ablations.engines.task_loading import load_tasks
 from ablations.models.find import Expert
 from ablations.report.analysis import analyse
-from ablations.report.contrasts import contrasts, primary_tasks
+from ablations.report.contrasts import compared_languages, contrasts, primary_tasks
 from ablations.report.power import (
     PlannedDifferences,
     PowerTable,
@@ -261,8 +261,7 @@ def _assumed(
         differ = have_other_experts(*([pools[name] for name in side] for side in sides))
         names = (*contrast.first_models, *contrast.second_models)
         compared = [by_label[label] for name in names for label in labels[name]]
-        codes = {cell.language for cell in compared}
-        for code in [code for code in by_language if code in codes] or [""]:
+        for code in compared_languages(by_language, {cell.language for cell in compared}):
             # A language's experts are those of its cells, of which the task experts' have none.
             of_code = [cell for cell in compared if not code or cell.language in (None, "", code)]
             counts = (

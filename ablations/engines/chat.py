@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ablations.machine.fingerprint import TOKENIZER_DATA
+from ablations.machine.fingerprint import checkpoint_files
 from ablations.models.load import read_tokenizer
 from ablations.models.templates import TEMPLATE_DATE, has_date, render_chat
 from ablations.scoring.protocol import EvaluationProtocol
@@ -162,9 +162,8 @@ def template_options(protocol: EvaluationProtocol) -> dict[str, bool]:
 
 def _tokenizer(folder: Path) -> Any:
     """Return the tokenizer in `folder`, read again only where its files have changed."""
-    patterns = (*TOKENIZER_DATA, "additional_chat_templates/*", "config.json")
-    files = {file for pattern in patterns for file in folder.glob(pattern)}
-    return _read_tokenizer(folder, tuple((file, *file_state(file)) for file in sorted(files)))
+    files = sorted(checkpoint_files(folder))
+    return _read_tokenizer(folder, tuple((file, *file_state(file)) for file in files))
 
 
 @lru_cache(64)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.report.contrasts import Contrast, contrasts
+from ablations.report.contrasts import Contrast, compared_languages, contrasts
 from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.observations import CELL, CELL_ROLES
 from ablations.runs.results import Results
@@ -133,7 +133,7 @@ def comparisons(
         compared_models = {*contrast.first_models, *contrast.second_models}
         languages = set(scores[scores["model"].isin(compared_models)]["language"]) - {""}
         contrast_rows: list[TaskComparison] = []
-        for code in [code for code in shown.languages if code in languages] or [""]:
+        for code in compared_languages(shown.languages, languages):
             for task in shown.by_language[code]:
                 is_primary = bool(contrast.rival) and task in shown.primary[code]
                 difference = None

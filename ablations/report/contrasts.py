@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ablations.study.grouping import StudyModel
@@ -47,6 +47,11 @@ def rivals(study: Study) -> tuple[Rival, ...]:
     if not kinds and len(study.settings()) > 1:
         return ("first_setting",)
     return tuple(kinds) or study.baseline
+
+
+def compared_languages(listed: Iterable[str], of_cells: Collection[str | None]) -> list[str]:
+    """Return the `listed` languages in which a contrast is: those of its cells, else one empty."""
+    return [code for code in listed if code in of_cells] or [""]
 
 
 def primary_tasks(
